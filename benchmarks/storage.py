@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _Act = Callable[["Side"], None]
 #: The requests of an object store that are counted.
 VERBS = ("HEAD", "LIST", "GET", "PUT", "COPY", "DELETE")
+PARTITIONS = 2
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,12 @@ class Side:
 
     def __init__(self, spark: SparkSession, world: World, database: str, files: int) -> None:
         self._spark, self._world, self._database = spark, world, database
+        self._files = files
         self._rows = f"SELECT id FROM range(0, {files}, 1, 1)"
+
+    def _by_partitions(self, first: int = 0) -> str:
+        """Rows of a few partitions: each task writes to all of them, a file of each row."""
+        return f"SELECT id, CAST({first} + id % {PARTITIONS} AS INT) AS k FROM range(0, {self._files}, 1, 1)"
 
     def nothing(self) -> None:
         """What one side does not need."""
@@ -87,6 +93,20 @@ class Side:
     def create_partitions(self) -> None:
         self._spark.sql(f"CREATE TABLE {self._database}.t (id BIGINT, k INT) USING parquet PARTITIONED BY (k)")
         self.overwrite_partition()
+
+    def create_by_partitions(self) -> None:
+        self._spark.sql(f"CREATE TABLE {self._database}.t USING parquet PARTITIONED BY (k) AS {self._by_partitions()}")
+
+    def append_to_partitions(self) -> None:
+        self._spark.sql(f"INSERT INTO {self._database}.t {self._by_partitions()}")
+
+    def append_partitions(self) -> None:
+        self._spark.sql(f"INSERT INTO {self._database}.t {self._by_partitions(first=PARTITIONS)}")
+
+    def overwrite_dynamically(self) -> None:
+        self._spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+        self._spark.sql(f"INSERT OVERWRITE {self._database}.t {self._by_partitions()}")
+        self._spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
 
     def replace(self) -> None:
         rows = self._spark.sql(self._rows)
@@ -143,6 +163,30 @@ KINDS: dict[str, tuple[_Act, _Act, _Act, _Act]] = {
         Side.overwrite_partition,
     ),
     "INSERT INTO": (Side.create, Side.create, Side.append, Side.append),
+    "CREATE TABLE AS SELECT, partitioned": (
+        Side.nothing,
+        Side.nothing,
+        Side.create_by_partitions,
+        Side.create_by_partitions,
+    ),
+    "INSERT OVERWRITE, dynamic": (
+        Side.create_by_partitions,
+        Side.create_by_partitions,
+        Side.overwrite_dynamically,
+        Side.overwrite_dynamically,
+    ),
+    "INSERT INTO partitions": (
+        Side.create_by_partitions,
+        Side.create_by_partitions,
+        Side.append_to_partitions,
+        Side.append_to_partitions,
+    ),
+    "INSERT INTO new partitions": (
+        Side.create_by_partitions,
+        Side.create_by_partitions,
+        Side.append_partitions,
+        Side.append_partitions,
+    ),
     "publish by pointer": (Side.die, Side.nothing, Side.publish, Side.nothing),
     "recovery, forward": (Side.die, Side.nothing, Side.complete, Side.nothing),
     "recovery, back, beside DROP": (Side.die, Side.create, Side.roll_back, Side.drop),

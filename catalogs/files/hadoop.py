@@ -33,6 +33,9 @@ class HadoopFiles(Protocol):
     def list(self, location: str, *, recursive: bool, flat: bool) -> Sequence[tuple[str, bool, int, int]]:
         """Name, and facts as from :meth:`status`; flat: without looking into each directory."""
 
+    def existing(self, location: str, names: Sequence[str]) -> Sequence[str]:
+        """Those of some names that are in a directory: by a listing, if that is shorter than to look at each."""
+
     def read(self, location: str) -> bytes | None:
         """The content of a small file; None if it does not exist."""
 
@@ -107,11 +110,11 @@ class HadoopStore(FileStore):
         for path in paths:
             by_directory.setdefault(posixpath.dirname(path), []).append(path)
         for directory, wanted in by_directory.items():
-            if len(wanted) == 1 or not self.kind.cheap_listing:
+            if len(wanted) == 1:
                 yield from super().existing(wanted)
             else:
-                there = {f"{directory}/{entry.name}" for entry in self.each(directory)}
-                yield from (path for path in wanted if path in there)
+                there = self._files.existing(directory, [posixpath.basename(path) for path in wanted])
+                yield from (f"{directory}/{name}" for name in there)
 
     # -- changing ------------------------------------------------------------------------------------------------
 

@@ -204,10 +204,10 @@ def late_writer(files: Files, directory: str) -> str | None:
 
 def supersede(files: Files, directory: str, transaction_id: str) -> None:
     """Mark a replaced directory for removal after its readers have finished; an existing mark is kept."""
-    mark = join(directory, SUPERSEDED_FILE)
-    if not files.exists(directory) or files.read_json(mark) is not None:
+    mark, entries = join(directory, SUPERSEDED_FILE), files.list(directory)
+    held = [entry.name for entry in entries if entry.is_file]
+    if not (entries or files.exists(directory)) or (SUPERSEDED_FILE in held and files.read_json(mark) is not None):
         return
-    held = [entry.name for entry in files.list(directory) if entry.is_file]
     files.write_json(mark, {"transaction_id": transaction_id, "since": time.time(), "files": held})
 
 

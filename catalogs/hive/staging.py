@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from twophase.catalog.reading import ReadSource
-from twophase.catalogs.files import UNMARKED, Entry, data_files, join, parent
+from twophase.catalogs.files import UNMARKED, Entry, data_entries, data_files, join, parent
 from twophase.catalogs.hive import layout, linking
 from twophase.catalogs.hive.definitions import FILE_PROVIDERS, is_redacted
 from twophase.catalogs.hive.partition_plan import Key
@@ -171,6 +171,25 @@ class Staging:
             self.require(found is not None)
             self._write.listed = [Entry(str(name), True, int(size)) for name, size in found or ()]
         return self._write.listed
+
+    def place_listed(self) -> None:
+        """Rename the directories of the listed files, if there is a list, to where a committer would have put them.
+
+        Other files in these directories are renamed as well, and removed there, where no attempt of a task writes.
+        """
+        if not self._write.state.listed:
+            return
+        rows = {entry.name for entry in self.rows()}
+        with self._write.step("place"):
+            for directory in sorted({name.partition("/")[0] for name in rows}):
+                self._files.place(join(self.rows_at, directory), join(self.version, directory))
+            placed = {entry.name for entry in data_entries(self._files.list(self.version))}
+            self.require(rows <= placed)
+            if placed > rows:
+                self._files.remove_files(self.version, placed - rows)
+            self._files.remove_tree(self.rows_at)
+        self._write.listed = None
+        self._write.update(listed=False)
 
     def partitions(self, columns: tuple[str, ...]) -> dict[Key, str]:
         """Partitions of the staged rows: key to directory name inside :attr:`rows_at`."""

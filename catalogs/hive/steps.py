@@ -11,7 +11,7 @@ _VERSION = ("stage", "write", "link", "register", "publish")
 _MOVES = ("manifest", "add_partitions", "mark")
 _BY_RECIPE = {
     "pointer": (
-        *("own", "withdraw", "name_aside", "add_empty", "drop_partitions", "redefine", "root"),
+        *("own", "withdraw", "place", "name_aside", "add_empty", "drop_partitions", "redefine", "root"),
         *("switch_partitions", "track"),
         *(*_STAGING, *_VERSION, *_MOVES),
     ),

@@ -61,6 +61,9 @@ class RemoteFiles(HadoopFiles):
             if (facts := self.status(str(path)))
         ]
 
+    def existing(self, location: str, names: Sequence[str]) -> Sequence[str]:
+        return [name for name in names if (local(location) / name).exists()]
+
     def read(self, location: str) -> bytes | None:
         path = local(location)
         return path.read_bytes() if path.is_file() else None

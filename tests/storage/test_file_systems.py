@@ -103,6 +103,10 @@ def test_files_have_any_name_and_are_listed_read_and_removed_by_it(files: Files,
     assert [entry.name for entry in files.list(place) if entry.is_file] == sorted(names)
     assert [entry.name for entry in files.list(place) if not entry.is_file] == ["d", "d/k=a%2Fb"]
     assert [files.read_json(f"{place}/{name}") for name in names] == list(range(len(names)))
+    there = [f"{place}/{name}" for name in (*names, "d", "d/k=a%2Fb")]
+    assert set(files.existing([*there, *(f"{path}/no" for path in there), *(f"{path}no" for path in there)])) == set(
+        there
+    )
     files.remove_files(place, [*names[1:], "../elsewhere", "none"])
     assert [entry.name for entry in files.list(place) if entry.is_file] == names[:1]
 

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks import storage
+from tests.storage import counting
 
 FEW, MANY = 2, 12
 #: By kind: the most requests beyond stock Spark's, and how many more for each file.
 MORE = {
     "INSERT INTO": (40, -1),  # Each file is renamed once; by Hadoop's committer it is renamed twice.
+    "INSERT INTO partitions": (10, -1),
     "INSERT OVERWRITE PARTITION": (45, 0),
     "clean, beside DROP": (40, 0),
     "CREATE TABLE AS SELECT": (10, 0),
     "saveAsTable, overwrite": (0, 0),
     "INSERT OVERWRITE": (15, 0),
+    "CREATE TABLE AS SELECT, partitioned": (10, 0),
+    "INSERT OVERWRITE, dynamic": (45, -1),
+    "INSERT INTO new partitions": (15, 0),
     "publish by pointer": (2, 0),
     "recovery, forward": (10, 0),
     "recovery, back, beside DROP": (0, 0),
 }
 #: The others repeat these, by another statement.
-FIRST = 3
+FIRST = 4
 
 
 @pytest.fixture(scope="module")
@@ -42,3 +48,19 @@ def test_a_write_makes_no_more_requests_to_an_object_store_than_stock_spark_and_
     constant, by_file = MORE[kind]
     assert (many.more - few.more) / (MANY - FEW) <= by_file, (few, many)
     assert few.more <= constant + FEW * by_file, (few, many)
+
+
+def test_few_files_of_a_large_directory_are_looked_up_without_a_listing_of_all(sessions: Any, tmp_path: Path) -> None:
+    _, stock, world = sessions
+    files, place = world.catalog.store.files, f"counted://bucket/{tmp_path.name}"
+    directory = Path(stock.conf.get("spark.hadoop.fs.counted.root"), "bucket", f"{tmp_path.name}%d")
+    directory.mkdir(parents=True)
+    for number in range(5000):
+        (directory / f"{number:04}%o").touch()
+    counting.requests()
+    few = [f"{place}/{number:04}" for number in (0, 4999, 5000)]
+    assert sorted(files.existing(few)) == few[:2]
+    assert counting.requests().total() <= 2 * len(few)
+    many = [f"{place}/{number:04}" for number in range(4500, 5500)]
+    assert sorted(files.existing(many)) == many[:500]
+    assert counting.requests().total() <= 7

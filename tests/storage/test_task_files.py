@@ -96,17 +96,24 @@ def test_a_job_that_fails_leaves_nothing(spark: SparkSession, handle: Handle) ->
 
 
 @pytest.mark.promise("exactly-once", "on an object store files of an attempt that does not count are not published")
-def test_the_files_of_an_attempt_that_does_not_count_are_not_published(world: World) -> None:
-    df = world.sql("SELECT CAST(id AS INT) AS a FROM range(1, 4, 1, 2)")
+@pytest.mark.parametrize("by", [(), ("k",)], ids=["plain", "new partitions"])
+def test_the_files_of_an_attempt_that_does_not_count_are_not_published(
+    world: World, root: Path, by: tuple[str, ...]
+) -> None:
+    if by:
+        world.sql("DROP TABLE d.w")
+        world.run("w", world.sql("SELECT 0 AS a, 0 AS k"), by=by, database="d")
+    df = world.sql(f"SELECT CAST(id AS INT) AS a {', 7 AS k' if by else ''} FROM range(1, 4, 1, 2)")
     participant = world.offer("w", df, Purpose.INSERT_INTO, database="d")
     participant.begin()
     participant.write(df)
     staging, files = participant.publisher.staging, world.catalog.store.files
     (counted, *_) = (f"{staging.rows_at}/{entry.name}" for entry in staging.rows())
-    place = staging.rows_at
+    place, spare = counted.rpartition("/")[0], f"{counting.place_of(root, 'counted')}/spare.parquet"
+    files.copy(counted, spare)
 
     def comes_late(name: str) -> None:
-        files.copy(counted, f"{place}/part-00000-{name}.snappy.parquet")
+        files.copy(spare, f"{place}/part-00000-{name}.snappy.parquet")
 
     comes_late("before prepare")
     participant.prepare()
@@ -114,13 +121,15 @@ def test_the_files_of_an_attempt_that_does_not_count_are_not_published(world: Wo
     survivor = world.reborn(participant)
     survivor.prepare()
     survivor.commit()
-    counted = f"{place}/part-00000-after prepare.snappy.parquet"
     comes_late("after the publish")
     survivor.finish()
-    assert world.rows("d.w") == [(0,), (1,), (2,), (3,)]
+    files.remove_file(spare)
+    assert [row[0] for row in world.rows("d.w")] == [0, 1, 2, 3]
     assert world.catalog.leftovers() == []
-    world.catalog.store.files.write_json(f"{place}/part-00000-after the end.snappy.parquet", "an upload that ends late")
-    assert world.clean() == ["staging"]
+    files.write_json(f"{place}/part-00000-after the end.snappy.parquet", "an upload that ends late")
+    assert world.clean() == (
+        [] if by else ["staging"]
+    )  # A version with partitions goes as a whole, when it is replaced.
     assert world.catalog.leftovers() == []
 
 
@@ -138,21 +147,27 @@ def test_a_rollback_and_a_recovery_remove_the_files_of_all_attempts(world: World
 @pytest.mark.parametrize(
     "provider", ["parquet", *(pytest.param(p, marks=pytest.mark.exhaustive) for p in ("orc", "csv", "json"))]
 )
-@pytest.mark.parametrize("by", ["", "PARTITIONED BY (k)"], ids=["managed", "partitioned at a location"])
-def test_an_append_copies_each_file_once(
-    spark: SparkSession, handle: Handle, root: Path, provider: str, by: str
+@pytest.mark.parametrize(
+    ("by", "located"),
+    [("", False), ("PARTITIONED BY (k)", False), ("PARTITIONED BY (k)", True)],
+    ids=["plain", "partitioned", "partitioned at a location"],
+)
+def test_an_append_copies_each_file_once_and_reads_its_manifest_once(
+    spark: SparkSession, handle: Handle, root: Path, provider: str, by: str, located: bool
 ) -> None:
-    elsewhere = f"LOCATION '{counting.place_of(root, 'counted')}/{provider} else%where'" if by else ""
+    elsewhere = f"LOCATION '{counting.place_of(root, 'counted')}/{provider} else%where'" if located else ""
     spark.sql(f"CREATE TABLE d.t (a INT, k INT) USING {provider} {by} {elsewhere}")
-    counting.requests()
-    spark.sql(f"INSERT INTO d.t {ROWS.format(0, 6)}")
-    requests = counting.requests()
-    assert rows(spark, "d.t") == [(number, number % 2) for number in range(6)]
-    assert requests["COPY"] == 6
+    for expected in range(1, 3):  # Into new partitions, and into those.
+        counting.requests()
+        spark.sql(f"INSERT INTO d.t {ROWS.format(0, 6)}")
+        requests = counting.request_lines()
+        assert len([line for line in requests if line.startswith("COPY ")]) == 6
+        assert len([line for line in requests if line.startswith("GET ") and line.endswith("_manifest.json")]) == 1
+        assert rows(spark, "d.t") == sorted([(number, number % 2) for number in range(6)] * expected)
     spark.sql(f"INSERT INTO d.t {ROWS.format(0, 0)}")
     with twophase.transaction(spark):
         spark.sql(f"INSERT INTO d.t {ROWS.format(6, 7)}")
-    assert len(rows(spark, "d.t")) == 7
+    assert len(rows(spark, "d.t")) == 13
     assert handle.catalog("hive").leftovers() == []
 
 
@@ -212,3 +227,34 @@ def test_a_committer_of_s3a_that_the_session_names_writes_the_rows(spark: SparkS
         for key in conf:
             spark.conf.unset(key)
     assert rows(spark, "d.t") == [(2,)]
+
+
+def written(spark: SparkSession) -> dict[str, str]:
+    """What Spark's UI shows of the last write of files, but for times."""
+    jvm: Any = SparkContext._jvm
+    spark._jsc.sc().listenerBus().waitUntilEmpty()
+    store = spark._jsparkSession.sharedState().statusStore()
+    as_java = jvm.scala.jdk.javaapi.CollectionConverters.asJava
+    for execution in reversed(list(as_java(store.executionsList()))):
+        for node in as_java(store.planGraph(execution.executionId()).allNodes()):
+            if node.name() == "Execute InsertIntoHadoopFsRelationCommand":
+                values = {
+                    int(key): value for key, value in as_java(store.executionMetrics(execution.executionId())).items()
+                }
+                shown = {metric.name(): values.get(metric.accumulatorId()) for metric in as_java(node.metrics())}
+                return {name: value for name, value in shown.items() if "time" not in name}
+    raise AssertionError("No write is shown.")
+
+
+@pytest.mark.spark40
+@pytest.mark.parametrize("by", ["", "PARTITIONED BY (k)"], ids=["plain", "partitioned"])
+def test_sparks_ui_shows_of_an_append_what_it_shows_of_stock_sparks(
+    spark: SparkSession, handle: Handle, root: Path, by: str
+) -> None:
+    spark.sql(f"CREATE TABLE d.t (a INT, k INT) USING parquet {by}")
+    spark.sql(f"INSERT INTO d.t {ROWS.format(0, 6)}")
+    found = written(spark)
+    stock = spark.sql(ROWS.format(0, 6)).write.partitionBy(*(["k"] if by else []))
+    stock.parquet(f"{counting.place_of(root, 'counted')}/stock {bool(by)}")
+    assert found == written(spark)
+    assert (found["number of output rows"], found["number of written files"]) == ("6", "6")

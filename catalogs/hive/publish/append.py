@@ -36,7 +36,7 @@ class AppendFiles(MoveFiles):
 
     def prepare(self) -> None:
         table = self.target.check_unchanged()
-        if self.moves is None or not self._is_for(table):
+        if self._read() is None or not self._is_for(table):
             self.plan(table)
         self.write.reach(*self.reached())
 

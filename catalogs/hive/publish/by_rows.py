@@ -52,9 +52,8 @@ class Undecided(Publisher):
 
     @property
     def renames_files(self) -> bool:
-        # A new partition is published where it is staged.
-        is_append = self.state.purpose is Purpose.INSERT_INTO and not self.state.partition_columns
-        return is_append and not self.files.kind(self.state.version).hard_links
+        # Of new and of overwritten partitions, which are published where they are staged, the choice does.
+        return not self.files.kind(self.state.version).hard_links
 
     def prepare(self) -> None:
         raise AssertionError("A write is prepared by the publisher that its rows have chosen.")
@@ -97,7 +96,8 @@ class Choice:
 
     def _become(self, choice: _Choice) -> None:
         way, own = choice
-        assert not self._write.state.listed or way is Way.APPEND_FILES, f"{way} publishes no files of a list."
+        if way is Way.SWITCH_PARTITIONS:
+            self._staging.place_listed()
         self._write.update(way=way, own=own)
 
     def _adopt(self) -> None:

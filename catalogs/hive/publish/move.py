@@ -82,6 +82,9 @@ class Moves:
 class MoveFiles(Publisher):
     """INSERT INTO and INSERT OVERWRITE in place: into an EXTERNAL table, or with the recipe ``rename``."""
 
+    #: The manifest, once it was read or written.
+    _moves: Moves | None = None
+
     @property
     def renames_files(self) -> bool:
         return True
@@ -90,7 +93,7 @@ class MoveFiles(Publisher):
 
     def prepare(self) -> None:
         table = self.target.check_unchanged()
-        if self.moves is None:
+        if self._read() is None:
             self.plan(table)
         self.write.reach(*self.reached())
 
@@ -101,6 +104,7 @@ class MoveFiles(Publisher):
         with self.write.step("manifest"):
             moves = self.planned(table, new, listed)
             moves.save(self.files, self.state.version)
+            self._moves = moves
             self.write.update_own(lands=moves.into[-1][1] if moves.into else None)
 
     @property
@@ -123,8 +127,13 @@ class MoveFiles(Publisher):
 
     @property
     def moves(self) -> Moves | None:
-        """The manifest; None before prepare."""
-        return Moves.load(self.files, self.state.version)
+        """The manifest, as this step of the protocol has found it; None before prepare."""
+        return self._moves or self._read()
+
+    def _read(self) -> Moves | None:
+        """Read the manifest at the start of a step: since the last one, another process may have removed it."""
+        self._moves = Moves.load(self.files, self.state.version)
+        return self._moves
 
     @property
     def existing_moves(self) -> Moves:
@@ -257,6 +266,7 @@ class MoveFiles(Publisher):
     def publish(self) -> None:
         seen = None
         if not self.is_marked():
+            self._read()
             table = self.write.current()
             if not (self._all_there(table) or self._has_landed()):
                 self._check_replaced()
@@ -326,7 +336,10 @@ class MoveFiles(Publisher):
         self.files.persist_names(*renamed, below=str(table.location))
 
     def is_published(self) -> bool:
-        return self.is_marked() or self._all_there(self.write.current()) or self._has_landed()
+        if self.is_marked():
+            return True
+        self._read()
+        return self._all_there(self.write.current()) or self._has_landed()
 
     def is_marked(self) -> bool:
         return self.files.exists(join(self.state.version, PUBLISHED_FILE))
@@ -362,7 +375,7 @@ class MoveFiles(Publisher):
 
     def undo(self) -> None:
         super().undo()
-        moves, table = self.moves, self.write.current()
+        moves, table = self._read(), self.write.current()
         if moves is None:
             return
         self._check_paths(moves.begun(self.files), table)
@@ -405,7 +418,7 @@ class MoveFiles(Publisher):
         return {key: place for key, place in there.items() if not any(data_entries(self.files.list(place)))}
 
     def compensate(self) -> bool:
-        moves, table = self.moves, self.write.current()
+        moves, table = self._read(), self.write.current()
         if moves is None or table is None or not self._can_be_undone(table):
             return False
         with self.write.step("restore"):

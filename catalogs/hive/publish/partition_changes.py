@@ -37,13 +37,15 @@ class PartitionChanges:
     def _adds_rows(self) -> bool:
         return self._write.state.purpose is Purpose.INSERT_INTO
 
-    def plan(self, table: HiveTable) -> None:
+    def plan(self, table: HiveTable) -> Plan:
         """Plan all changes, and store the plan beside the files."""
         target = self._target
         based, new = self.of_base(), self._new_partitions(table.partition_columns)
         listed = target.within_reach(table, new)
         listed |= target.registered(table, [key for key in based if key not in listed])
-        self._check_kept(table, self._save(table, new, based, listed), listed)
+        plan = self._save(table, new, based, listed)
+        self._check_kept(table, plan, listed)
+        return plan
 
     def of_base(self) -> dict[Key, Change]:
         """Changes staged by the earlier statement of the same transaction."""

@@ -35,6 +35,8 @@ class SwitchPartitions(Publisher):
     changes_table: ClassVar[bool] = True
     #: Whether this object has published and completed the write.
     _is_complete = False
+    #: The plan, once it was read or written.
+    _plan: Plan | None = None
 
     def __init__(self, write: TableWrite) -> None:
         super().__init__(write, Target(write, new_roots=True))
@@ -51,8 +53,13 @@ class SwitchPartitions(Publisher):
 
     @property
     def plan(self) -> Plan | None:
-        """The changes that the publish makes; None before prepare."""
-        return Plan.load(self.files, self.state.version)
+        """The changes that the publish makes, as this step of the protocol has found them; None before prepare."""
+        return self._plan or self._read()
+
+    def _read(self) -> Plan | None:
+        """Read the plan at the start of a step: since the last one, another process may have removed it."""
+        self._plan = Plan.load(self.files, self.state.version)
+        return self._plan
 
     @property
     def existing_plan(self) -> Plan:
@@ -63,10 +70,7 @@ class SwitchPartitions(Publisher):
 
     def prepare(self) -> None:
         table = self.target.check_unchanged()
-        self._look_again(table)
-        if self.plan is None:
-            self._changes.plan(table)
-        plan = self.existing_plan
+        plan = self._plan = self._still_valid(table) or self._changes.plan(table)
         if not plan.only_adds:
             self._add_empty(table, plan)
         if self.state.effect == REPLACE and is_redacted(self.state.definition):
@@ -76,16 +80,17 @@ class SwitchPartitions(Publisher):
         self.write.update(can_undo=self.state.effect != REPLACE and not plan.loses)
         self.write.reach(*self._reached())
 
-    def _look_again(self, table: HiveTable) -> None:
-        """Discard the plan of an earlier prepare if others have published since: new rows are added to theirs."""
-        plan = self.plan
+    def _still_valid(self, table: HiveTable) -> Plan | None:
+        """The plan of an earlier prepare; discard it if others have published since: new rows are added to theirs."""
+        plan = self._read()
         if plan is None or not self._is_stale(table, plan):
-            return
+            return plan
         if self.state.purpose is not Purpose.INSERT_INTO or self.state.base_version is not None:
             raise self.write.conflict("another writer changed its partitions meanwhile")
         with self.write.step("link"):
             linking.take_links_out(self.files, self.state.version)
             self.files.remove_file(join(self.state.version, MANIFEST_FILE))
+        return None
 
     def _is_stale(self, table: HiveTable, plan: Plan) -> bool:
         if unexpected(plan, self.target.locations(table, plan.keys), self.state.empty_of):
@@ -134,7 +139,7 @@ class SwitchPartitions(Publisher):
     # -- publishing ----------------------------------------------------------------------------------------------
 
     def publish(self) -> None:
-        plan, table = self.existing_plan, self.write.current()
+        plan, table = self.required(self._read()), self.write.current()
         if table is None:
             raise self.write.conflict("it was dropped meanwhile")
         listed = self.target.registered(table, plan.keys)
@@ -205,7 +210,7 @@ class SwitchPartitions(Publisher):
             self.metastore.add_partitions(table, _partitions(table, [c for c in pending if c.key not in now]))
 
     def is_published(self) -> bool:
-        plan, table = self.plan, self.write.current()
+        plan, table = self._read(), self.write.current()
         if self.is_marked():
             return True
         return plan is not None and table is not None and published(plan, self.target.locations(table, plan.keys))
@@ -289,7 +294,7 @@ class SwitchPartitions(Publisher):
 
     def undo(self) -> None:
         table = self.write.current()
-        plan = self.plan
+        plan = self._read()
         if table is not None and table.partitioned and plan is not None:
             with self.write.step("drop_partitions"):
                 self.metastore.drop_partitions(table, _partitions(table, self._without_rows(table, plan.of(ADD))))
@@ -304,7 +309,7 @@ class SwitchPartitions(Publisher):
         return [change for change in there if self.state.empty_of(change.key) not in kept]
 
     def compensate(self) -> bool:
-        plan, table = self.plan, self.write.current()
+        plan, table = self._read(), self.write.current()
         if plan is None or table is None or self.state.effect == REPLACE:
             return False
         listed = self.target.registered(table, plan.keys)

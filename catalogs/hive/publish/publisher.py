@@ -74,7 +74,7 @@ class Publisher(ABC):
 
     @property
     def renames_files(self) -> bool:
-        """Whether the publish renames each staged file by its name: no listing needs to show it before."""
+        """Whether the staged files are renamed by their names, so that no committer needs to rename them before."""
         return False
 
     # -- before the decision -------------------------------------------------------------------------------------

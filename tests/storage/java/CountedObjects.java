@@ -8,6 +8,7 @@ import java.net.URI;
 import java.nio.file.Files;
 import java.nio.file.StandardCopyOption;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Collection;
 import java.util.Iterator;
 import java.util.List;
@@ -106,11 +107,16 @@ public final class CountedObjects extends FileSystem {
 
     /** All objects whose keys begin so, by the rest of their keys; the prefix is empty or ends with a slash. */
     private TreeMap below(String prefix) {
-        TreeMap found = new TreeMap();
-        collect(directory(prefix), "", found, Integer.MAX_VALUE);
+        TreeMap found = all(prefix);
         for (int page = 0; page * LISTED_AT_ONCE <= found.size(); page++) {
             requested("LIST", prefix);
         }
+        return found;
+    }
+
+    private TreeMap all(String prefix) {
+        TreeMap found = new TreeMap();
+        collect(directory(prefix), "", found, Integer.MAX_VALUE);
         return found;
     }
 
@@ -188,8 +194,16 @@ public final class CountedObjects extends FileSystem {
     }
 
     public FileStatus[] listStatus(Path path) throws IOException {
+        return listed(path, below(prefix(key(path))));
+    }
+
+    /** Asks for a page of entries when it is needed. */
+    public RemoteIterator listStatusIterator(Path path) throws IOException {
+        return new Pages(prefix(key(path)), Arrays.asList(listed(path, all(prefix(key(path))))).iterator());
+    }
+
+    private FileStatus[] listed(Path path, TreeMap all) throws IOException {
         TreeMap found = new TreeMap();
-        TreeMap all = below(prefix(key(path)));
         if (all.isEmpty()) {
             FileStatus itself = getFileStatus(path);
             return itself.isDirectory() ? new FileStatus[0] : new FileStatus[] {itself};
@@ -374,7 +388,25 @@ public final class CountedObjects extends FileSystem {
         }
     }
 
-    private static final class Listed implements RemoteIterator {
+    private static final class Pages extends Listed {
+        private final String prefix;
+        private int seen = 0;
+
+        Pages(String prefix, Iterator found) {
+            super(found);
+            this.prefix = prefix;
+            requested("LIST", prefix);
+        }
+
+        public Object next() {
+            if (++seen % LISTED_AT_ONCE == 0) {
+                requested("LIST", prefix);
+            }
+            return super.next();
+        }
+    }
+
+    private static class Listed implements RemoteIterator {
         private final Iterator found;
 
         Listed(Iterator found) {

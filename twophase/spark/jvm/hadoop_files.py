@@ -59,6 +59,10 @@ class SessionHadoopFiles:
         with _errors():
             return [tuple(facts) for facts in json.loads(self._java.list(location, recursive, flat))]
 
+    def existing(self, location: str, names: Sequence[str]) -> Sequence[str]:
+        with _errors():
+            return [str(name) for name in json.loads(self._java.existing(location, json.dumps(list(names))))]
+
     def read(self, location: str) -> bytes | None:
         with _errors():
             found = self._java.read(location)

@@ -46,18 +46,15 @@ _SESSION: Mapping[str, tuple[str, ...]] = {
         *("location", "options", "schema", "fileFormat", ".location", ".options"),
         *("partitionSchema", "dataSchema", "bucketSpec", "sparkSession"),
     ),
-    _SQL + "execution.QueryExecution": ("assertAnalyzed", "analyzed", "executedPlan"),
-    _SQL + "execution.SQLExecution": ("withNewExecutionId",),
+    _SQL + "execution.QueryExecution": ("assertAnalyzed", "analyzed"),
     _SQL + "execution.datasources.FileFormat": (),
     _SQL + "execution.datasources.FileFormatWriter": ("write",),
     _SQL + "execution.datasources.FileFormatWriter$OutputSpec": (),
-    _SQL + "execution.datasources.BasicWriteJobStatsTracker": ("metrics",),
     _SQL + "execution.datasources.SQLHadoopMapReduceCommitProtocol": (),
     _SQL + "execution.datasources.v2.FileDataSourceV2": ("fallbackFileFormat",),
     _SQL + "execution.streaming.ManifestFileCommitProtocol": ("newTaskTempFile", "commitTask", "abortTask"),
     "org.apache.spark.internal.io.FileCommitProtocol": ("setupJob", "commitJob", "abortJob", "onTaskCommit"),
     "org.apache.spark.internal.io.FileCommitProtocol$TaskCommitMessage": ("obj",),
-    "org.apache.spark.util.SerializableConfiguration": (),
     _SQL + "execution.datasources.DataSource": ("lookupDataSource",),
     _SQL + "execution.datasources.v2.parquet.ParquetScanBuilder": (
         *("pruneColumns", "pushedDataFilters_$eq", "build"),
@@ -177,7 +174,9 @@ _PLANNING: Mapping[str, tuple[str, ...]] = {
     _CATALYST + "analysis.Analyzer": ("hintResolutionRules", "extendedResolutionRules", "postHocResolutionRules"),
     _CATALYST + "analysis.AnalysisContext": ("get", "catalogAndNamespace"),
     _CATALYST + "rules.Rule": ("apply",),
-    _CATALYST + "trees.TreeNode": (*("makeCopy", "productElementName", "getTagValue", "setTagValue", "unsetTagValue"),),
+    _CATALYST + "trees.TreeNode": (
+        *("makeCopy", "productElementName", "getTagValue", "setTagValue", "unsetTagValue", "otherCopyArgs"),
+    ),
     _CATALYST + "trees.TreeNodeTag": (),
     _CATALYST + "AliasIdentifier": (),
     _CATALYST + "analysis.NameParameterizedQuery": (),
@@ -236,7 +235,9 @@ _PLANNING: Mapping[str, tuple[str, ...]] = {
     _CATALYST + "catalog.UnresolvedCatalogRelation": (),
     _SQL + "execution.datasources.FindDataSourceTable": ("apply",),
     _SQL + "execution.datasources.InsertIntoHadoopFsRelationCommand": (
-        *("dynamicPartitionOverwrite", ".query", ".mode", ".catalogTable", ".staticPartitions"),
+        *("dynamicPartitionOverwrite", ".query", ".mode", ".catalogTable", ".staticPartitions", "run", "outputColumns"),
+        *("outputPath", "ifPartitionNotExists", "partitionColumns", "bucketSpec", "fileFormat", "options", "fileIndex"),
+        *("outputColumnNames", "basicWriteJobStatsTracker", "withNewChildInternal"),
     ),
 }
 

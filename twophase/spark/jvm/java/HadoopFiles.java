@@ -31,6 +31,9 @@ import org.apache.hadoop.fs.RemoteIterator;
 /** The file systems of a session's Hadoop configuration; whatever the number of files, one call from Python. */
 public final class HadoopFiles {
     private static final int CHUNK = 1 << 16;
+    /** Entries that a store lists by one request, and how many single looks take as long. */
+    private static final int PAGE = 1000;
+    private static final int LOOKS = 4;
     private static final String PROVIDERS = "hadoop.security.credential.provider.path";
     private final Configuration conf;
 
@@ -154,6 +157,42 @@ public final class HadoopFiles {
                 }
             }
         }
+    }
+
+    /**
+     * Returns the JSON of those of some names, given by the JSON of all, that are in a directory.
+     *
+     * It is listed, unless that takes longer than to look at each name: it may hold any number of files.
+     */
+    public String existing(String location, String names) throws Exception {
+        Path path = new Path(location);
+        FileSystem files = of(path);
+        Set left = new HashSet((List) new ObjectMapper().readValue(names, List.class));
+        int most = PAGE * (1 + left.size() / LOOKS);
+        List found = new ArrayList();
+        try {
+            RemoteIterator each = files.listStatusIterator(path);
+            for (int seen = 0; !left.isEmpty() && seen < most && each.hasNext(); seen++) {
+                FileStatus entry = (FileStatus) each.next();
+                if (entry.getPath().getParent().equals(files.makeQualified(path)) && left.remove(entry.getPath().getName())) {
+                    found.add(entry.getPath().getName());
+                }
+            }
+            if (!each.hasNext()) {
+                left.clear();
+            }
+        } catch (FileNotFoundException missing) {
+            if (statusOf(files, path) == null) {
+                left.clear();
+            }
+        }
+        for (Iterator each = left.iterator(); each.hasNext();) {
+            String name = (String) each.next();
+            if (statusOf(files, new Path(location + "/" + name)) != null) {
+                found.add(name);
+            }
+        }
+        return new ObjectMapper().writeValueAsString(found);
     }
 
     /** Returns the content of a file, or null if it does not exist. */

@@ -3,6 +3,8 @@ package twophase;
 import static twophase.Nodes.*;
 
 import com.fasterxml.jackson.databind.ObjectMapper;
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Method;
 import java.net.URI;
 import java.net.URISyntaxException;
 import java.util.ArrayList;
@@ -15,12 +17,12 @@ import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.mapreduce.JobContext;
 import org.apache.spark.internal.io.FileCommitProtocol;
+import org.apache.spark.sql.SaveMode;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.classic.Dataset;
 import org.apache.spark.sql.classic.SparkSession;
-import org.apache.spark.sql.execution.QueryExecution;
-import org.apache.spark.sql.execution.SQLExecution;
-import org.apache.spark.sql.execution.datasources.BasicWriteJobStatsTracker;
+import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.execution.datasources.DataSource;
 import org.apache.spark.sql.execution.datasources.FileFormat;
 import org.apache.spark.sql.execution.datasources.FileFormatWriter;
@@ -28,7 +30,6 @@ import org.apache.spark.sql.execution.datasources.SQLHadoopMapReduceCommitProtoc
 import org.apache.spark.sql.execution.datasources.v2.FileDataSourceV2;
 import org.apache.spark.sql.execution.streaming.ManifestFileCommitProtocol;
 import org.apache.spark.sql.internal.SQLConf;
-import org.apache.spark.util.SerializableConfiguration;
 import scala.Function2;
 import scala.Option;
 import scala.Product;
@@ -61,17 +62,21 @@ public final class TaskFiles {
         if (format == null || !isHadoopsOwn(session.sessionState().conf(), conf, files)) {
             return null;
         }
-        Work work = new Work();
-        work.session = session;
-        work.query = rows.queryExecution();
-        work.format = format;
-        work.directory = files.makeQualified(top);
-        work.committer = new Committer(work.directory.toString());
-        work.conf = conf;
-        work.partitionColumns = attributes(work.query, partitionColumns, session.sessionState().conf().resolver());
-        work.options = options;
-        SQLExecution.withNewExecutionId(work.query, Option.apply("save"), work);
-        return new ObjectMapper().writeValueAsString(work.committer.committed);
+        LogicalPlan query = rows.queryExecution().analyzed();
+        Committer committer = new Committer(files.makeQualified(top).toString());
+        Dataset.ofRows(session, new InsertIntoHadoopFsRelationCommand(
+            files.makeQualified(top), none(), false,
+            (scala.collection.immutable.Seq) seq(attributes(query, partitionColumns, session.sessionState().conf().resolver())),
+            Option.empty(), format, options, query, SaveMode.Append, Option.empty(), Option.empty(),
+            (scala.collection.immutable.Seq) seq(Arrays.asList(rows.columns())), committer));
+        if (committer.committed == null) {
+            throw new IllegalStateException("Spark has written to " + directory + " by another committer.");
+        }
+        return new ObjectMapper().writeValueAsString(committer.committed);
+    }
+
+    private static scala.collection.immutable.Map none() {
+        return (scala.collection.immutable.Map) map(new HashMap());
     }
 
     /** Whether a session's files are committed by Hadoop's own committer, which renames each of them twice. */
@@ -95,7 +100,7 @@ public final class TaskFiles {
         return source instanceof FileFormat ? (FileFormat) source : null;
     }
 
-    private static List attributes(QueryExecution query, List names, Function2 resolver) {
+    private static List attributes(LogicalPlan query, List names, Function2 resolver) {
         List found = new ArrayList();
         for (Iterator wanted = names.iterator(); wanted.hasNext();) {
             found.add(attribute(query, (String) wanted.next(), resolver));
@@ -103,8 +108,8 @@ public final class TaskFiles {
         return found;
     }
 
-    private static Attribute attribute(QueryExecution query, String name, Function2 resolver) {
-        for (Iterator all = listed(query.analyzed().output()).iterator(); all.hasNext();) {
+    private static Attribute attribute(LogicalPlan query, String name, Function2 resolver) {
+        for (Iterator all = listed(query.output()).iterator(); all.hasNext();) {
             Attribute attribute = (Attribute) all.next();
             if (Boolean.TRUE.equals(resolver.apply(attribute.name(), name))) {
                 return attribute;
@@ -113,34 +118,53 @@ public final class TaskFiles {
         throw new IllegalArgumentException("The rows have no column " + name + ", by which they are partitioned.");
     }
 
-    private static final class Work extends AbstractFunction0 {
-        private SparkSession session;
-        private QueryExecution query;
-        private FileFormat format;
-        private Path directory;
-        private Committer committer;
-        private Configuration conf;
-        private List partitionColumns;
-        private scala.collection.immutable.Map options;
+    /** Spark's own command, with a committer of ours, and by its name, which Spark's UI shows and rules on plans know. */
+    public static final class InsertIntoHadoopFsRelationCommand
+            extends org.apache.spark.sql.execution.datasources.InsertIntoHadoopFsRelationCommand {
+        private final Committer committer;
 
-        public Object apply() {
-            Object statistics = new BasicWriteJobStatsTracker(
-                new SerializableConfiguration(conf), BasicWriteJobStatsTracker.metrics());
-            FileFormatWriter.write(
-                session,
-                query.executedPlan(),
-                format,
-                committer,
-                new FileFormatWriter.OutputSpec(
-                    directory.toString(), (scala.collection.immutable.Map) map(new HashMap()), query.analyzed().output()),
-                conf,
-                (scala.collection.immutable.Seq) seq(partitionColumns),
-                Option.empty(),
-                (scala.collection.immutable.Seq) seq(Arrays.asList(new Object[] {statistics})),
-                options,
-                0,
-                new Nothing());
-            return BoxedUnit.UNIT;
+        public InsertIntoHadoopFsRelationCommand(Path directory, scala.collection.immutable.Map staticPartitions,
+                boolean unlessThere, scala.collection.immutable.Seq partitionColumns, Option buckets, FileFormat format,
+                scala.collection.immutable.Map options, LogicalPlan query, SaveMode mode, Option table, Option index,
+                scala.collection.immutable.Seq columns, Committer committer) {
+            super(directory, staticPartitions, unlessThere, partitionColumns, buckets, format, options, query, mode, table,
+                index, columns);
+            this.committer = committer;
+        }
+
+        public scala.collection.immutable.Seq run(SparkSession session, SparkPlan rows) throws Exception {
+            Configuration conf = session.sessionState().newHadoopConfWithOptions(options());
+            Object[] arguments = new Object[] {
+                session, rows, fileFormat(), committer,
+                new FileFormatWriter.OutputSpec(outputPath().toString(), none(), outputColumns()),
+                conf, partitionColumns(), Option.empty(),
+                seq(Arrays.asList(new Object[] {basicWriteJobStatsTracker(conf)})), options(), Integer.valueOf(0), new Nothing()};
+            Method[] methods = FileFormatWriter.class.getMethods();
+            for (int i = 0; i < methods.length; i++) {
+                if (methods[i].getName().equals("write")) {
+                    call(methods[i], Arrays.copyOf(arguments, methods[i].getParameterCount())); // Spark 4.0 lacks the last.
+                }
+            }
+            return (scala.collection.immutable.Seq) seq(new ArrayList());
+        }
+
+        private static void call(Method method, Object[] arguments) throws Exception {
+            try {
+                method.invoke(null, arguments);
+            } catch (InvocationTargetException failed) {
+                throw (Exception) failed.getCause();
+            }
+        }
+
+        public org.apache.spark.sql.execution.datasources.InsertIntoHadoopFsRelationCommand withNewChildInternal(
+                LogicalPlan child) {
+            return new InsertIntoHadoopFsRelationCommand(outputPath(), staticPartitions(), ifPartitionNotExists(),
+                partitionColumns(), bucketSpec(), fileFormat(), options(), child, mode(), catalogTable(), fileIndex(),
+                outputColumnNames(), committer);
+        }
+
+        public scala.collection.immutable.Seq otherCopyArgs() {
+            return (scala.collection.immutable.Seq) seq(Arrays.asList(new Object[] {committer}));
         }
     }
 
@@ -153,7 +177,7 @@ public final class TaskFiles {
     /** The driver's side of Spark's protocol of streams: the executors, which have no class of ours, get that one. */
     private static final class Committer extends ManifestFileCommitProtocol {
         private final String directory;
-        private final List committed = new ArrayList();
+        private List committed;
 
         Committer(String directory) {
             super("", directory);
@@ -173,6 +197,7 @@ public final class TaskFiles {
         /** Receives one message for each task, of the attempt that counts. */
         public void commitJob(JobContext job, scala.collection.immutable.Seq messages) {
             int start = new Path(directory).toUri().getPath().length() + 1;
+            committed = new ArrayList();
             for (Iterator all = listed(messages).iterator(); all.hasNext();) {
                 Object files = ((FileCommitProtocol.TaskCommitMessage) all.next()).obj();
                 for (Iterator each = listed(files).iterator(); each.hasNext();) {
