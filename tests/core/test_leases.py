@@ -21,6 +21,7 @@ from twophase import failpoints
 from twophase.errors import LeaseLostError, TransactionAborted, TwoPhaseError
 from twophase.protocol.states import TransactionState
 from twophase.timeline import engines, owners
+from twophase.timeline.heartbeat import Heartbeat
 from twophase.timeline.owners import Lease, Owner, this_process
 from twophase.timeline.records import TransactionRecord
 from twophase.transactions import lifecycle
@@ -240,6 +241,21 @@ def test_a_clock_that_is_set_back_keeps_no_table_for_one_that_is_dead(
     assert other.recover() == []
     set_clock(monkeypatch, -30 * 86_400 + 61)
     assert [found.state for found in other.recover()] == [TransactionState.ROLLED_BACK]
+
+
+def test_a_heartbeat_that_is_stopped_while_it_is_at_work_ends_with_that(bench: Bench) -> None:
+    def stop(_: str) -> None:
+        stopping.start()
+        wait_until(lambda: heartbeat._thread is None)
+
+    heartbeat = Heartbeat(bench.coordinator().timeline, 60, on_timeout=stop)
+    stopping = threading.Thread(target=heartbeat.stop)
+    heartbeat.add(Lease("t", 1, 240), ends_at=0)
+    beating = heartbeat._thread
+    assert beating is not None
+    beating.join(4)
+    assert not beating.is_alive()
+    stopping.join()
 
 
 def set_clock(monkeypatch: pytest.MonkeyPatch, step: float) -> None:

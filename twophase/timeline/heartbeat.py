@@ -140,7 +140,8 @@ class Heartbeat:
         me = threading.current_thread()
         with self._changed:
             pause = min([self._seconds, *(beating.next - clock() for beating in self._leases.values())])
-            was_woken = pause <= 0 or self._changed.wait(pause)
+            # One that was stopped while it was at work was not there to be woken.
+            was_woken = self._thread is not me or pause <= 0 or self._changed.wait(pause)
             if self._thread is not me:
                 return None
             if not self._leases and not was_woken:
