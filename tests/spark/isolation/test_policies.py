@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 from pyspark.sql import SparkSession
@@ -80,23 +81,97 @@ def test_a_table_is_locked_by_its_name(spark: SparkSession, other: SparkSession,
     assert store.rows(spark, "a") == [(8, 80)]
 
 
+def during_pauses(monkeypatch: pytest.MonkeyPatch, pause: Callable[[float], object]) -> list[tuple[float, float]]:
+    """Do something instead of each pause, which is as long as it may be; the result has the bounds of the pauses."""
+    bounds: list[tuple[float, float]] = []
+
+    def longest(low: float, high: float) -> float:
+        bounds.append((low, high))
+        return high
+
+    monkeypatch.setattr("tenacity.wait.random", SimpleNamespace(uniform=longest))
+    monkeypatch.setattr("tenacity.nap.time", SimpleNamespace(sleep=pause))
+    return bounds
+
+
+@pytest.mark.promise("conflicts", "the pauses of twophase.run are random, and grow up to a limit")
 @pytest.mark.parametrize("kind", ["session"])
-def test_run_keeps_its_age_and_gets_through_next_to_younger_blocks(
-    spark: SparkSession, other: SparkSession, store: Store
+def test_run_pauses_for_random_times_that_grow_up_to_a_limit(
+    spark: SparkSession, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls: list[Any] = []
+    pauses: list[float] = []
+    open_blocks: list[object] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        open_blocks.append(twophase.attach(spark).current_transaction())
+
+    def refused() -> None:
+        with pytest.raises(WriteConflictError, match=holder.id):
+            twophase.run(spark, lambda tx: tx.lock("a", wait=0), attempts=10)
+
+    bounds = during_pauses(monkeypatch, pause)
+    with twophase.transaction(spark) as holder:
+        holder.lock("a")
+        elsewhere(refused)
+    shortest, longest = pauses[0], pauses[-1]
+    assert pauses == [min(shortest * 2**number, longest) for number in range(9)]
+    assert bounds[:9] == [(0, pause) for pause in pauses]
+    assert open_blocks == [None] * 9
+    assert 0 < shortest < 1 < longest <= 10
+
+
+@pytest.mark.promise("conflicts", "a block that twophase.run repeats is as old as its first attempt")
+@pytest.mark.parametrize("policy", ["wait_die", "wound_wait"])
+@pytest.mark.parametrize("kind", ["session"])
+def test_run_keeps_its_age_and_comes_before_a_block_that_has_begun_since(
+    spark: SparkSession, other: SparkSession, store: Store, monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    """Refused once, because of an older block, it meets one that has begun during its pause."""
+    timeline = twophase.attach(spark).timeline
+    locked, paused, over = threading.Event(), threading.Event(), threading.Event()
+    attempts: list[str] = []
+    raised: list[BaseException] = []
+
+    def others() -> None:
+        """One that is older than all attempts; then one that is younger than the first, until somebody waits."""
+        try:
+            with twophase.transaction(other, conflict=policy) as tx:
+                tx.lock("a")
+                locked.set()
+                assert paused.wait(60)
+            with twophase.transaction(other, conflict=policy) as tx:
+                tx.lock("a")
+                locked.set()
+                while not over.wait(0.02) and all(lock.since is None for lock in timeline.locks()):
+                    pass
+        except BaseException as error:
+            raised.append(error)
+
+    def pause(_: float) -> None:
+        locked.clear()
+        paused.set()
+        assert locked.wait(60)
 
     def block(tx: twophase.Transaction) -> None:
-        store.write(spark, "b", [(9, 90 + len(calls))])
-        calls.append(twophase.attach(spark).timeline.transaction(tx.id))
-        if len(calls) == 1:
-            elsewhere(lambda: store.write(other, "a", [(7, 70)]))
+        attempts.append(tx.id)
+        tx.lock("a", wait=60 if paused.is_set() and policy == "wait_die" else 0)
         store.write(spark, "a", [(8, 80)])
 
-    twophase.run(spark, block, isolation="snapshot", conflict="wait_die", wait="30s")
-    first, second = calls
-    assert abs(second.first_begun - first.first_begun) < (second.created - first.created) / 2
-    assert (store.rows(spark, "a"), store.rows(spark, "b")) == ([(8, 80)], [(9, 91)])
+    during_pauses(monkeypatch, pause)
+    thread = threading.Thread(target=others)
+    thread.start()
+    assert locked.wait(60)
+    try:
+        twophase.run(spark, block, conflict=policy, attempts=2)
+    finally:
+        over.set()
+        paused.set()
+        thread.join(60)
+    assert not thread.is_alive()
+    assert [type(error) for error in raised] == ([WoundedError] if policy == "wound_wait" else [])
+    assert all(attempts[1] in str(error) for error in raised)
+    assert (len(attempts), store.rows(spark, "a")) == (2, [(8, 80)])
 
 
 @pytest.mark.parametrize("kind", ["lakehouse"])
