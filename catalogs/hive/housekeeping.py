@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from twophase.catalog import Leftover
-from twophase.catalogs.files import Files, base_name, data_entries, join, parent
+from twophase.catalogs.files import Entry, Files, base_name, data_entries, join, parent
 from twophase.catalogs.hive import identity, layout
 from twophase.catalogs.hive.references import Looks, References, distinct
 from twophase.catalogs.hive.store import HiveStore
 from twophase.catalogs.hive.tables import MANAGED, PLACEHOLDER, VIEW, HiveTable, Located
-from twophase.errors import CatalogError
+from twophase.errors import CatalogError, DatabaseNotExistError
 from twophase.model import ObjectPath
 
 STAGING, VERSION, METADATA = "staging", "version", "metadata"
@@ -99,9 +99,7 @@ class Housekeeping:
 
     def _marked(self, directory: str) -> Iterator[str]:
         """Directories with a superseded mark: this one and those below it."""
-        for entry in self._store.files.list(directory, links=False):
-            if entry.is_file and entry.base == layout.SUPERSEDED_FILE:
-                yield join(directory, entry.name).rpartition("/")[0]
+        return _marked(directory, self._store.files.list(directory, links=False))
 
     def _places(self, database: str) -> Iterator[tuple[Located, list[str]]]:
         """Each table, with its location and those of its partitions."""
@@ -262,18 +260,23 @@ class Housekeeping:
 
         Other tables are checked only if rows are left, over which another writer may have created a table.
         """
-        if self._store.find(path) is not None or not self._store.metastore.database_exists(path.database):
+        files = self._store.files
+        try:
+            home = self._store.default_location(path)
+        except DatabaseNotExistError:
             return
-        files, home = self._store.files, self._store.default_location(path)
         entries = files.list(home, links=False)
-        marked = sorted(set(self._marked(home)), key=lambda directory: -directory.count("/"))
+        root = join(layout.tables_root(parent(home)), path.name)
+        marked = sorted(set(_marked(home, entries)), key=lambda directory: -directory.count("/"))
+        # Looked up only if there is anything to remove, and after the listing, which then is of no newer table.
+        if not (marked or files.exists(root)) or self._store.find(path) is not None:
+            return
         used = self._all_references() if marked and any(data_entries(entries)) else None
         for directory in marked:
             if used is None or not used.hold(directory):
                 layout.remove_superseded(files, directory)
         if marked and (used is None or not used.hold(home)):
             self._remove_empty_root(home)
-        root = join(layout.tables_root(parent(home)), path.name)
         if files.exists(root):
             files.remove_if_empty(root)
 
@@ -345,6 +348,13 @@ class Housekeeping:
             for directory in sorted((e.name for e in files.list(home) if not e.is_file), key=lambda n: -n.count("/")):
                 files.remove_if_empty(join(home, directory))
             files.remove_if_empty(home)
+
+
+def _marked(directory: str, entries: Iterable[Entry]) -> Iterator[str]:
+    """Those of a directory and the ones below it that have a superseded mark among some entries."""
+    for entry in entries:
+        if entry.is_file and entry.base == layout.SUPERSEDED_FILE:
+            yield join(directory, entry.name).rpartition("/")[0]
 
 
 def _name(table: Located) -> str:

@@ -18,7 +18,7 @@ from twophase.redaction import logger
 from twophase.spark import schema_versions
 from twophase.spark.attached import AttachedSession
 from twophase.spark.jvm.table_events import CatalogCall
-from twophase.spark.routing.targets import Targets
+from twophase.spark.routing.targets import session_catalog
 from twophase.timeline.timeline import Timeline
 from twophase.transactions.immediate import Announced, Before, TableChange
 
@@ -226,7 +226,7 @@ class TableFollower:
     def _owners(self) -> Iterator[tuple[AttachedSession, Catalog]]:
         """The sessions, each with its catalog of the session's tables."""
         for session in list(self._sessions):
-            if (catalog := Targets(session).session_catalog) is not None:
+            if (catalog := session_catalog(session)) is not None:
                 yield session, catalog
 
 

@@ -109,6 +109,23 @@ class Target:
         return quoted((self.catalog_name, *self.path.to_document()))
 
 
+def session_catalog(session: AttachedSession, extension: str | None = None) -> Catalog | None:
+    """The catalog that serves unprefixed names; None if that is off or another extension serves them.
+
+    Parameters
+    ----------
+    session : AttachedSession
+    extension : str, optional
+        The session's setting for other extensions, if the caller knows it.
+    """
+    name = session.catalogs.session_name
+    if name is None:
+        return None
+    if extension is None:
+        extension = session.spark.conf.get(_EXTENSION, _BUILTIN)
+    return session.catalogs.named(name) if extension == _BUILTIN else None
+
+
 class Targets:
     """Resolves names for one attached session.
 
@@ -126,14 +143,8 @@ class Targets:
 
     @property
     def session_catalog(self) -> Catalog | None:
-        """The catalog that serves unprefixed names; None if that is off or another extension serves them."""
-        if self._session.catalogs.session_name is None:
-            return None
-        return self._serving(self._session.spark.conf.get(_EXTENSION, _BUILTIN))
-
-    def _serving(self, extension: str) -> Catalog | None:
-        name = self._session.catalogs.session_name
-        return None if name is None or extension != _BUILTIN else self._session.catalogs.named(name)
+        """As the function of that name."""
+        return session_catalog(self._session)
 
     def resolve(self, parts: tuple[str, ...], *, views: bool = False, names: Names | None = None) -> Target | None:
         """The table that a name means; None if it is outside twophase.
@@ -170,7 +181,7 @@ class Targets:
         extension : str, optional
             Spark's setting of what serves its session catalog, if the caller knows it.
         """
-        catalog = self.session_catalog if extension is None else self._serving(extension)
+        catalog = session_catalog(self._session, extension)
         return Target(catalog, self._session.catalogs.name_of(catalog), path) if catalog else None
 
     def _named(self, catalog: str, parts: tuple[str, ...]) -> Target:
