@@ -255,6 +255,7 @@ def snapshot(spark: Any = None) -> Iterator[Transaction]:
     ...     orders, items = spark.table("orders").count(), spark.table("lake.db.items").count()
     """
     with active.transaction(_handle(spark).session, (), Isolation.SNAPSHOT, read_only=True) as tx:
+        tx.hold_snapshot()
         yield tx
 
 

@@ -90,7 +90,7 @@ class Lifecycle:
         self.snapshot = snapshot
         self.contention = contention
         self.members = Members(transaction_id)
-        hold = weakref.WeakMethod(self._hold_snapshot)
+        hold = weakref.WeakMethod(self.hold_snapshot)
         self.reads = Reads(coordinator.timeline, transaction_id, isolation, snapshot, hold, opened)
         self.lease: Lease | None = None
         self.broken: BaseException | None = None
@@ -177,7 +177,7 @@ class Lifecycle:
 
     # -- its record ----------------------------------------------------------------------------------------------------
 
-    def _hold_snapshot(self) -> None:
+    def hold_snapshot(self) -> None:
         """Record the transaction before its first read, so that nothing of what it sees is removed."""
         with self.lock:
             if self.lease is None and self.is_open:

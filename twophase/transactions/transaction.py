@@ -90,6 +90,10 @@ class Transaction(DdlStatements):
         self._reverts: list[Callable[[str, list[TwoPhaseCatalogTable]], None]] = []
         self._find_table: Callable[[str], tuple[Catalog, ObjectPath]] | None = None
 
+    def hold_snapshot(self) -> None:
+        """Keep all that it may read from now on: without this, from its first read on."""
+        self._life.hold_snapshot()
+
     # -- savepoints ---------------------------------------------------------------------------------------------------
 
     def savepoint(self, name: str | None = None) -> Savepoint:

@@ -35,6 +35,7 @@ from twophase.errors import (
     WriteConflictError,
 )
 from twophase.spark.jvm.caches import TableCaches
+from twophase.transactions.clean import clean
 
 # -- a write rests on what its transaction has read -------------------------------------------------------------------
 
@@ -549,3 +550,26 @@ def test_a_block_whose_snapshot_a_task_no_longer_finds_is_run_again(
 
     assert twophase.run(spark, work) == 3
     assert tries == 2
+
+
+@pytest.mark.promise(
+    "visibility", "a snapshot for readers keeps all that it sees in every store, before its first read"
+)
+def test_clean_keeps_what_a_snapshot_sees_in_every_store_before_it_has_read_anything(
+    spark: SparkSession, other: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores = [Store(spark, kind) for kind in ("session", "partitioned", "lakehouse")]
+    handle = twophase.attach(other)
+    catalogs = [handle.catalog(name) for name in ("hive", "ice")]
+    for catalog in catalogs:
+        monkeypatch.setattr(catalog.environment, "retention", 0.0)
+
+    def replace_and_clean() -> None:
+        for store in stores:
+            store.write(other, "a", [(7, 70)])
+        clean(handle.coordinator, catalogs)
+
+    with twophase.snapshot(spark):
+        elsewhere(replace_and_clean)
+        assert [store.rows(spark, "a") for store in stores] == [OLD] * 3
+    assert [store.rows(spark, "a") for store in stores] == [[(7, 70)]] * 3
