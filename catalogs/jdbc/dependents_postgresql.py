@@ -30,7 +30,7 @@ SELECT c.relname, pg_get_indexdef(i.indexrelid), coalesce(k.contype, ''), i.indi
        format('CREATE %sINDEX %I ON %I.%I ', CASE WHEN i.indisunique THEN 'UNIQUE ' ELSE '' END,
               c.relname, n.nspname, t.relname),
        concat(CASE WHEN k.condeferrable THEN ' DEFERRABLE' END, CASE WHEN k.condeferred THEN ' INITIALLY DEFERRED' END),
-       s.spcname, i.indisclustered
+       s.spcname, i.indisclustered, obj_description(i.indexrelid, 'pg_class'), obj_description(k.oid, 'pg_constraint')
 FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_class t ON t.oid = i.indrelid
 JOIN pg_namespace n ON n.oid = t.relnamespace LEFT JOIN pg_tablespace s ON s.oid = c.reltablespace
 LEFT JOIN pg_constraint k ON k.conindid = i.indexrelid AND k.conrelid = i.indrelid AND k.contype IN ('p', 'u', 'x')
@@ -38,7 +38,8 @@ WHERE i.indrelid = {_OLD} ORDER BY c.relname
 """
 _CONSTRAINTS = f"""
 SELECT k.conname, pg_get_constraintdef(k.oid),
-       ARRAY(SELECT a.attname FROM pg_attribute a WHERE a.attrelid = k.conrelid AND a.attnum = ANY(k.conkey))
+       ARRAY(SELECT a.attname FROM pg_attribute a WHERE a.attrelid = k.conrelid AND a.attnum = ANY(k.conkey)),
+       obj_description(k.oid, 'pg_constraint')
 FROM pg_constraint k WHERE k.conrelid = {_OLD} AND k.contype IN ('c', 'f') ORDER BY k.conname
 """
 _SEQUENCES = f"""
@@ -133,6 +134,9 @@ class _Index(NamedTuple):
     timing: str
     space: str | None
     clustered: bool
+    comment: str | None
+    #: The comment of its constraint.
+    key_comment: str | None
 
 
 class PostgreSQLPreserver(Preserver):
@@ -168,10 +172,11 @@ class PostgreSQLPreserver(Preserver):
                 self._identity(staging, name, identity)
         for number, index in enumerate(self._indexes_now()):
             self._index(number, index)
-        for name, sql, columns in self._of(_CONSTRAINTS):
-            what = f"constraint {name}"
+        for name, sql, columns, comment in self._of(_CONSTRAINTS):
+            what, quoted = f"constraint {name}", self.database.quote(name)
             if self.survive(columns, what):
-                self.attempt(what, f"ALTER TABLE {staging} ADD CONSTRAINT {self.database.quote(name)} {sql}")
+                comments = self._comment(f"CONSTRAINT {quoted} ON {staging}", comment)
+                self.attempt(what, f"ALTER TABLE {staging} ADD CONSTRAINT {quoted} {sql}", *comments)
         self._storage(staging)
 
     def _storage(self, staging: str) -> None:
@@ -211,6 +216,9 @@ class PostgreSQLPreserver(Preserver):
             f"ALTER TABLE {staging} ALTER COLUMN {column} ADD GENERATED {kind} AS IDENTITY",
         )
 
+    def _comment(self, on: str, text: str | None) -> list[str]:
+        return [f"COMMENT ON {on} IS {self.database.text(text)}"] if text else []
+
     def _made(self, number: int) -> str:
         """Name of an index until the old index's name is free."""
         return f"{self.staging.name}_{number}"
@@ -228,12 +236,15 @@ class PostgreSQLPreserver(Preserver):
         quote, staging, made = self.database.quote, self.database.name(self.staging), self._made(number)
         unique, rest = "UNIQUE " if index.unique else "", index.sql[len(index.head) :]
         required = [f"ALTER TABLE {staging} ALTER COLUMN {quote(column)} SET NOT NULL" for column in index.keys]
+        place = f"INDEX {quote(self.staging.database)}.{quote(made)}"
         self.attempt(
-            what, f"CREATE {unique}INDEX {quote(made)} ON {staging} {rest}", *(required if index.kind == "p" else ())
+            what,
+            f"CREATE {unique}INDEX {quote(made)} ON {staging} {rest}",
+            *(required if index.kind == "p" else ()),
+            *self._comment(place, index.comment),
         )
         if index.space:
-            placed = f"ALTER INDEX {quote(self.staging.database)}.{quote(made)} SET TABLESPACE {quote(index.space)}"
-            self.attempt(f"tablespace {index.space} of {what}", placed)
+            self.attempt(f"tablespace {index.space} of {what}", f"ALTER {place} SET TABLESPACE {quote(index.space)}")
         if index.clustered:
             self.attempt(f"CLUSTER ON {what}", f"ALTER TABLE {staging} CLUSTER ON {quote(made)}")
 
@@ -268,7 +279,8 @@ class PostgreSQLPreserver(Preserver):
                 sql = f"ALTER TABLE {target} {added}"
             else:
                 sql = f"ALTER INDEX {quote(self.old.database)}.{quote(made)} RENAME TO {quote(index.name)}"
-            self.attempt(f"index {index.name}", sql)
+            comments = self._comment(f"CONSTRAINT {quote(index.name)} ON {target}", index.key_comment)
+            self.attempt(f"index {index.name}", sql, *comments)
 
     def _restore_sequences(self) -> None:
         target = self.database.name(self.old)

@@ -368,6 +368,26 @@ class TestPostgreSQL:
         assert run(catalog, path, REPLACE, [(1, None), (2, "b")]).document["lost"] == []
         assert place.execute(keys) == before
 
+    def test_comments_of_indexes_and_constraints_are_there(
+        self, place: Place, catalog: JdbcCatalog, path: ObjectPath, name: str
+    ) -> None:
+        place.execute(
+            f"CREATE TABLE {name} (id bigint CONSTRAINT key PRIMARY KEY, name text CONSTRAINT odd CHECK (name <> ':a'))"
+        )
+        place.execute(f"CREATE INDEX quick ON {name} (name)")
+        for of in ("key", "quick"):
+            place.execute(f"COMMENT ON INDEX {path.database}.{of} IS 'index: it''s 100% {of}'")
+        for of in ("key", "odd"):
+            place.execute(f"COMMENT ON CONSTRAINT {of} ON {name} IS 'constraint {of}'")
+        said = f"""
+            SELECT description FROM pg_description d
+            WHERE d.objoid IN (SELECT indexrelid FROM pg_index WHERE indrelid = '{name}'::regclass
+                               UNION SELECT oid FROM pg_constraint WHERE conrelid = '{name}'::regclass) ORDER BY 1"""
+        before = place.execute(said)
+        assert len(before) == 4
+        assert run(catalog, path, REPLACE, ROWS).document["lost"] == []
+        assert place.execute(said) == before
+
 
 class TestMariaDB:
     """What only MariaDB and MySQL have."""
