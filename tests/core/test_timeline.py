@@ -260,8 +260,9 @@ def test_a_locked_file_is_waited_for_once_and_only_so_long(file: Path, timeline:
         begin(hurried, "app-1")
 
 
-def test_a_time_to_wait_that_is_no_number_is_refused(file: Path) -> None:
-    assert "timeout" in refuse(f"sqlite:///{file}?timeout=long")
+@pytest.mark.parametrize("timeout", ["long", "-1", "nan", "inf", "3000000"])
+def test_a_time_that_sqlite_cannot_wait_is_refused(file: Path, timeout: str) -> None:
+    assert "timeout of the timeline" in refuse(f"sqlite:///{file}?timeout={timeout}")
 
 
 def test_a_newer_timeline_is_refused_and_untouched(file: Path, timeline: Timeline) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import sqlite3
@@ -22,6 +23,8 @@ _log = logger("twophase")
 
 #: How long processes of one machine wait for each other, unless the URL of an SQLite file has a ``timeout``.
 _BUSY_SECONDS = 30.0
+#: SQLite counts milliseconds in 32 bits, and would not wait at all for more.
+_LONGEST_SECONDS = 2_000_000.0
 #: Drivers that accept the parameters of libpq.
 _LIBPQ = ("psycopg", "psycopg2", "psycopg2cffi")
 #: Timeouts, well below a lease of the usual length: ``tcp_user_timeout`` in milliseconds, all others in seconds.
@@ -64,16 +67,18 @@ def longest_wait(url: URL) -> float:
     Raises
     ------
     TimelineError
-        The ``timeout`` in the URL of an SQLite file is not a number.
+        The ``timeout`` in the URL of an SQLite file is not a number of seconds that SQLite can wait.
     """
     if url.get_backend_name() != "sqlite":
         return math.inf  # The server says so.
-    try:
-        return float(str(url.query.get("timeout", _BUSY_SECONDS)))
-    except ValueError:
-        raise TimelineError(
-            f"The timeout of the timeline {shown(url)} is not a number.", hint="Write seconds: ?timeout=30"
-        ) from None
+    with contextlib.suppress(ValueError):
+        seconds = float(str(url.query.get("timeout", _BUSY_SECONDS)))
+        if 0 <= seconds <= _LONGEST_SECONDS:
+            return seconds
+    raise TimelineError(
+        f"The timeout of the timeline {shown(url)} is not a number of seconds from 0 to {_LONGEST_SECONDS:.0f}.",
+        hint="Write seconds: ?timeout=30",
+    )
 
 
 def _with_password(url: URL, password: str | None) -> URL:
