@@ -241,7 +241,7 @@ def make_anew(session: SparkSession, a: str, _b: str) -> None:
 def save_anew(session: SparkSession, a: str, _b: str) -> None:
     """Spark's own, as twophase does not write this format."""
     session.sql(f"DROP TABLE {a}")
-    session.sql("SELECT 77 AS value, 7 AS id").write.format("csv").saveAsTable(a)
+    session.sql("SELECT 77 AS value, 7 AS id").write.format("xml").option("rowTag", "r").saveAsTable(a)
 
 
 def make_anew_by_the_api(session: SparkSession, a: str, _b: str) -> None:
