@@ -74,7 +74,7 @@ def plan_rename(
 
 
 def _facts(store: Store, connection: sa.Connection, path: ObjectPath, context: WriteContext) -> Document:
-    """What the documents of a renamed table say of it, whatever its further names."""
+    """Facts of a renamed table for its documents, the same under each further name."""
     former = context.former
     if former is not None:
         if former["effect"] != RENAME or former.get("rows"):

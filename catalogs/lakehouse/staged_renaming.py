@@ -57,7 +57,7 @@ def plan_rename(
 
 
 def _table(lakehouse: Lakehouse, path: ObjectPath, context: WriteContext) -> dict[str, Any]:
-    """What the documents of a renamed table say of it, whatever its further names."""
+    """Facts of a renamed table for its documents, the same under each further name."""
     former = context.former
     if former is not None:
         if not isinstance(former.get(RENAMED), Mapping):
