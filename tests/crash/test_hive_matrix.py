@@ -30,9 +30,10 @@ RECIPES = ("pointer", "rename")
 
 #: Only for SerDe tables, which Spark's own insert writes: real drivers die there in ``test_spark_deaths.py``. And for
 #: HiveServer2 and metastore servers: in tests/hive, the withdrawal and the fence as errors in ``test_late_calls.py``.
+#: And for object stores, in ``test_storage_matrix.py``.
 ELSEWHERE = (
     {f"hive.{recipe}.{step}" for recipe in RECIPES for step in ("hidden_table", "fence")}
-    | {f"hive.pointer.{step}" for step in ("own", "name_aside", "withdraw")}
+    | {f"hive.pointer.{step}" for step in ("own", "name_aside", "withdraw", "place")}
     | {"hive.append.hidden_table", "hive.append.fence", "hive.append.file_aside"}
 )
 

@@ -22,8 +22,12 @@ from tests.storage.objects import Objects
 
 SCENARIOS = {"object_store": HiveObjectStoreWorld.scenarios, "hdfs": HiveHdfsWorld.scenarios}
 CASES = [(storage, scenario) for storage, scenarios in SCENARIOS.items() for scenario in scenarios]
-#: Tried every time: appends, which are renames of files.
-TRIED = [("object_store", "insert external"), ("hdfs", "insert several files")]
+#: Tried every time: appends, which are renames of files, and a partition whose directory is renamed.
+TRIED = [
+    ("object_store", "insert external"),
+    ("object_store", "insert new partition"),
+    ("hdfs", "insert several files"),
+]
 
 
 def deaths(step: str) -> tuple[str, ...]:
@@ -43,6 +47,10 @@ def test_after_any_death_on_other_storage_everything_is_old_or_new(
 ) -> None:
     crew = crew_of(f"hive-{storage}")
     assert not crew.run(crew.planner.cases(scenario, deaths))
+
+
+def test_the_step_of_object_stores_alone_is_reached(crew_of: Callable[[str], Crew]) -> None:
+    assert not crew_of("hive-object_store").unreached("hive.pointer.place", ["insert new partition"])
 
 
 @pytest.mark.promise(
