@@ -212,9 +212,9 @@ class Member(TwoPhaseCatalogTable):
         """
         columns = self.store.database.columns(connection, self.target)
         is_changed = [[column.name, column.type] for column in columns] != before["columns"]
-        if is_changed and not (
-            self.effect == APPEND or (self.effect == OVERWRITE and is_same_table and "numbers" in before)
-        ):
+        is_followed = self.effect == APPEND or (is_same_table and "numbers" in before)
+        # The table itself becomes another one, or none, as it was seen: no rows are placed in its columns.
+        if self.effect not in (APPEND, OVERWRITE) or (is_changed and not is_followed):
             raise failures.columns_changed(self.path, self.transaction_id)
         return schema_conflicts.places_of_values(
             self.store.settings.strategy,

@@ -12,6 +12,7 @@ from tests import strict_schemas
 from tests.jdbc.places import Place
 from tests.jdbc.statements import ROWS, run, stage
 from tests.jdbc.test_altering import add, drop, rename, retype
+from tests.jdbc.test_waiting_statements import renamed, staged
 from twophase.catalogs.jdbc import JdbcCatalog
 from twophase.catalogs.jdbc.participant import JdbcParticipant
 from twophase.errors import (
@@ -242,6 +243,22 @@ def test_what_does_not_hold_every_staged_value_is_a_conflict(
         return
     win(slow)
     assert place.rows(table) == [(7, "slow", 0)]
+
+
+@pytest.mark.parametrize("place", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("effect", ["drop", "rename", "replace"])
+def test_a_table_whose_column_others_made_anew_is_neither_dropped_renamed_nor_replaced(
+    catalog: JdbcCatalog, table: ObjectPath, place: Place, effect: str
+) -> None:
+    if effect == "rename":
+        arriving, slow = renamed(catalog, table, ObjectPath.of(table.database, "elsewhere"))
+        arriving.abort()
+    else:
+        slow = staged(catalog, table, effect)
+    place.execute(f"ALTER TABLE {place.name(table)} DROP COLUMN name", table.database)
+    place.execute(f"ALTER TABLE {place.name(table)} ADD COLUMN name TEXT", table.database)
+    lose(slow)
+    assert place.rows(table) == [(number, None) for number, _ in ROWS]
 
 
 def test_the_strategy_may_be_a_class_of_the_users(place: Place, path: ObjectPath, other: JdbcCatalog) -> None:

@@ -445,6 +445,19 @@ def test_an_exchange_of_names_conflicts_with_the_changes_of_others(
             spark.sql(f"ALTER TABLE {aside} RENAME TO {two}")
             elsewhere(lambda text=text: other.sql(text))  # type: ignore[misc]
     assert rows(spark, f"SELECT * FROM {one}") == rows(spark, f"SELECT * FROM {two}") == [(1,), (2,)]
+
+    def exchange() -> None:
+        with twophase.transaction(spark):
+            spark.sql(f"ALTER TABLE {one} RENAME TO {table('three')}")
+            spark.sql(f"ALTER TABLE {two} RENAME TO {one}")
+            spark.sql(f"ALTER TABLE {table('three')} RENAME TO {two}")
+
+    # Rows of a block that began before are not added to the table that has got the name.
+    with pytest.raises(WriteConflictError), twophase.transaction(other, isolation="snapshot"):
+        rows(other, f"SELECT * FROM {aside}")
+        elsewhere(exchange)
+        other.sql(f"INSERT INTO {one} VALUES (3)")
+    assert rows(spark, f"SELECT * FROM {one}") == rows(spark, f"SELECT * FROM {two}") == [(1,), (2,)]
     if not one.startswith(CREATING):
         return
     with pytest.raises(WriteConflictError), twophase.transaction(spark):

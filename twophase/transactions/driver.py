@@ -120,6 +120,12 @@ class Enlisted:
         return earlier or self.participant.purpose.alters
 
     @property
+    def drops(self) -> bool:
+        """Whether this statement or one that it builds on takes the table away: what has its name later is another."""
+        earlier = self.supersedes is not None and self.supersedes.drops
+        return earlier or self.participant.purpose is Purpose.DROP_TABLE
+
+    @property
     def rests_on_rows(self) -> bool:
         """Whether its rows are the whole table only together with published ones."""
         return not (self.redefines or self.replaces_rows)
@@ -150,7 +156,7 @@ class Enlisted:
         """Describe the change that its publish makes."""
         before, schema = self.participant.replaced_state(), self.participant.schema_change()
         reservation = self.reservation()
-        if self.participant.purpose is Purpose.DROP_TABLE:
+        if self.drops:
             reservation = replace(reservation, mode=Mode.DROP)
         return Decided(self.catalog.name, self.target, reservation, before, schema)
 
