@@ -690,3 +690,15 @@ def test_a_late_cleaning_up_brings_no_partition_back_that_another_writer_has_rem
     world.run("t", world.sql("SELECT 5 AS a, 'x' AS d"), Purpose.INSERT_OVERWRITE, by=["d"], overwrite=scope)
     world.reborn(first).finish()
     assert world.rows("t") == [(5, "x")]
+
+
+def test_an_overwrite_without_rows_is_published_though_its_driver_dies_before_it_says_so(world: World) -> None:
+    world.run("t", world.sql("SELECT 1 AS a, 'x' AS d UNION ALL SELECT 2, 'y'"), by=["d"])
+    scope, none = OverwriteScope(dynamic=False), world.sql("SELECT 3 AS a, 'x' AS d").where("false")
+    first = world.stage("t", none, Purpose.INSERT_OVERWRITE, by=["d"], overwrite=scope)
+    first.commit()
+    late = world.reborn(first)
+    assert late.outcome() is Outcome.PUBLISHED
+    late.commit()
+    late.finish()
+    assert world.rows("t") == []

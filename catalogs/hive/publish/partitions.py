@@ -144,7 +144,7 @@ class SwitchPartitions(Publisher):
             raise self.write.conflict("it was dropped meanwhile")
         listed = self.target.registered(table, plan.keys)
         now = {key: part.location for key, part in listed.items()}
-        if not published(plan, now):
+        if not (published(plan, now) or (not plan.of(SWITCH, ADD) and self.is_marked())):
             self.target.require_unchanged(table)
             self._check_partitions(plan, now)
             self.check_staged()
@@ -235,6 +235,8 @@ class SwitchPartitions(Publisher):
         if len(plan.changes) > self.metastore.altered_in_one_step and not self._was_complete():
             self._roll_forward(table, plan)
         if gone := plan.of(REMOVE):
+            if len(gone) == len(plan.changes):
+                self.staging.mark_published()  # Nothing in the metastore will show it.
             with self.write.step("drop_partitions"):
                 self.metastore.drop_partitions(table, _partitions(table, self._without_rows(table, gone)))
         # At another location it is ours already, or another writer has replaced it since.
