@@ -208,7 +208,6 @@ def with_written_values(jvm: Jvm, scope: OverwriteScope, definition: TableDefini
         return scope
     fields = json.loads(types.from_arrow(definition.schema))["fields"]
     kinds = {field["name"].lower(): field["type"] for field in fields}
-    zone = _time_zone(jvm, definition)
 
     def written(column: str, text: str | None) -> str | None:
         kind = str(kinds.get(column.lower(), "string"))
@@ -216,7 +215,7 @@ def with_written_values(jvm: Jvm, scope: OverwriteScope, definition: TableDefini
             return text
         if kind.startswith("char"):
             return text.ljust(int(kind.removeprefix("char(").removesuffix(")")))
-        return text_as(jvm, text, json.dumps(kind), zone)
+        return text_as(jvm, text, json.dumps(kind), _time_zone(jvm, definition))
 
     return replace(scope, static_partition={c: written(c, text) for c, text in scope.static_partition.items()})
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from twophase.spark.jvm import values
-from twophase.spark.jvm.gateway import Jvm, private_name
+from twophase.spark.jvm.gateway import Jvm
+from twophase.spark.jvm.java_sources import java_object
 
-_CATALYST = "org.apache.spark.sql.catalyst.expressions."
 _TRUTHS = {"AlwaysTrue": "true", "AlwaysFalse": "false"}
 
 
@@ -31,8 +30,6 @@ def truth_of(expression: Any) -> str | None:
 def text_of(jvm: Jvm, literal: Any, zone: str) -> str | None:
     """The value of a v2 literal as Spark writes it into a partition's directory name; None for NULL.
 
-    The value itself never reaches Python, which supports neither all of Spark's types nor all its time zones.
-
     Parameters
     ----------
     jvm : Jvm
@@ -40,9 +37,7 @@ def text_of(jvm: Jvm, literal: Any, zone: str) -> str | None:
     zone : str
         For timestamps, in Spark's notation.
     """
-    with private_name("LiteralValue.productIterator", jvm.spark):
-        value_and_type = literal.productIterator().toArray(values.any_tag(jvm))
-        return _text(jvm, _constructor(jvm).newInstance(value_and_type), zone)
+    return _text(_values(jvm).of(literal, zone))
 
 
 def text_as(jvm: Jvm, text: str, kind: str, zone: str) -> str | None:
@@ -57,25 +52,12 @@ def text_as(jvm: Jvm, text: str, kind: str, zone: str) -> str | None:
         JSON of the type.
     zone : str
     """
-    with private_name("Literal.create", jvm.spark):
-        literal = jvm.static(_CATALYST + "Literal", "create")(text, _string(jvm))
-        data_type = jvm.static("org.apache.spark.sql.types.DataType", "fromJson")(kind)
-        return _text(jvm, jvm.kind(_CATALYST + "Cast")(literal, data_type, values.option(jvm, zone)), zone)
+    return _text(_values(jvm).converted(text, kind, zone))
 
 
-def _text(jvm: Jvm, value: Any, zone: str) -> str | None:
-    found = jvm.kind(_CATALYST + "Cast")(value, _string(jvm), values.option(jvm, zone)).eval(None)
-    return None if found is None else str(found.toString())
+def _text(found: Any) -> str | None:
+    return None if found is None else str(found)
 
 
-def _string(jvm: Jvm) -> Any:
-    return jvm.once(("StringType",), lambda: jvm.kind("org.apache.spark.sql.types.DataTypes").StringType)
-
-
-def _constructor(jvm: Jvm) -> Any:
-    """The constructor of Spark's own literal from a value and its type."""
-
-    def find() -> Any:
-        return jvm.static("java.lang.Class", "forName")(_CATALYST + "Literal").getConstructors()[0]
-
-    return jvm.once(("Literal",), find)
+def _values(jvm: Jvm) -> Any:
+    return jvm.once(("PartitionValues",), lambda: java_object(jvm, "PartitionValues"))

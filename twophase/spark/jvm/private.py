@@ -220,7 +220,7 @@ _PLANNING: Mapping[str, tuple[str, ...]] = {
     _CATALYST + "expressions.EqualNullSafe": (),
     _CATALYST + "expressions.Literal": ("TrueLiteral", "create"),
     _CATALYST + "expressions.Cast": ("eval",),
-    _SQL + "connector.expressions.LiteralValue": ("productIterator",),
+    _SQL + "connector.expressions.LiteralValue": ("value", "dataType"),
     _CATALYST + "expressions.Not": (),
     _CATALYST + "expressions.Attribute": ("withName", "name", "exprId", "metadata"),
     _CATALYST + "expressions.Expression": ("references", "transform"),
