@@ -443,6 +443,7 @@ NAMES = (
     "SELECT id, value FROM passing",
     "SELECT id, value FROM rows_of_a()",
     "SELECT id, value FROM (SELECT * FROM {a}) WHERE most_of_a() >= value AND id IN (SELECT id FROM {a})",
+    "SELECT id, value FROM kept_rows_of_a()",
     "WITH c AS (SELECT * FROM {a}) SELECT id, value FROM c",
     "SELECT id, value FROM IDENTIFIER('{a}')",
     "EXECUTE IMMEDIATE 'SELECT id, value FROM {a}'",
@@ -460,10 +461,8 @@ def test_a_block_reads_the_state_of_its_snapshot_however_it_names_the_table(
     a, b = store.of("a"), store.of("b")
     spark.sql(f"CREATE OR REPLACE VIEW shown AS SELECT * FROM {a}")
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW passing AS SELECT id, value FROM {a}")
-    spark.sql(
-        "CREATE OR REPLACE TEMPORARY FUNCTION rows_of_a() RETURNS TABLE(id INT, value INT) "
-        f"RETURN SELECT id, value FROM {a}"
-    )
+    for function in ("TEMPORARY FUNCTION rows_of_a", "FUNCTION kept_rows_of_a"):
+        spark.sql(f"CREATE OR REPLACE {function}() RETURNS TABLE(id INT, value INT) RETURN SELECT id, value FROM {a}")
     spark.sql(f"CREATE OR REPLACE TEMPORARY FUNCTION most_of_a() RETURNS INT RETURN SELECT max(value) FROM {a}")
 
     def change() -> None:
@@ -489,6 +488,7 @@ def test_a_block_reads_the_state_of_its_snapshot_however_it_names_the_table(
     assert [found(query) for query in NAMES[:4]] == [[(7, 70), (8, 80)]] * 4
     assert store.rows(spark, "b") == [(3, 30), (7, 70)]
     spark.sql("DROP VIEW shown")
+    spark.sql("DROP FUNCTION kept_rows_of_a")
 
 
 @pytest.mark.parametrize("kind", ["partitioned"])
