@@ -17,7 +17,7 @@ MORE = {
     "INSERT INTO": (40, -1),  # Each file is renamed once; by Hadoop's committer it is renamed twice.
     "INSERT INTO partitions": (10, -1),
     "INSERT OVERWRITE PARTITION": (45, 0),
-    "clean, beside DROP": (40, 0),
+    "clean, beside DROP": (45, 0),
     "CREATE TABLE AS SELECT": (10, 0),
     "saveAsTable, overwrite": (0, 0),
     "INSERT OVERWRITE": (15, 0),
