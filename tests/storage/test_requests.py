@@ -26,7 +26,7 @@ MORE = {
     "INSERT INTO new partitions": (15, 0),
     "publish by pointer": (2, 0),
     "recovery, forward": (10, 0),
-    "recovery, back, beside DROP": (0, 0),
+    "recovery, back, beside DROP": (5, 0),
 }
 #: The others repeat these, by another statement.
 FIRST = 4
