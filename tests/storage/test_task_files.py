@@ -9,15 +9,17 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import twophase
-from tests.hive.world import World
+from tests.hive.world import World, jvm_of
 from tests.storage import counting
 from twophase.model import OverwriteScope, Purpose
 from twophase.spark.handle import Handle
+from twophase.spark.jvm.java_sources import java_class
 
 #: A file of each row, two tasks, and a second attempt of each.
 CONF = {"spark.master": "local[2,2]", "spark.sql.files.maxRecordsPerFile": "1"}
@@ -258,3 +260,20 @@ def test_sparks_ui_shows_of_an_append_what_it_shows_of_stock_sparks(
     stock.parquet(f"{counting.place_of(root, 'counted')}/stock {bool(by)}")
     assert found == written(spark)
     assert (found["number of output rows"], found["number of written files"]) == ("6", "6")
+
+
+def test_an_error_of_the_jvm_is_raised_as_it_is(spark: SparkSession) -> None:
+    """Such as one of memory, which is no exception."""
+    kinds = spark._jvm.java.lang  # type: ignore[union-attr]
+    nodes = java_class(jvm_of(spark), "Nodes")
+    invoke = next(method for method in nodes.getMethods() if method.getName() == "invoke")
+    load = next(
+        method for method in kinds.Class.forName("java.lang.System").getMethods() if method.getName() == "loadLibrary"
+    )
+    names = spark._sc._gateway.new_array(kinds.Object, 1)  # type: ignore[union-attr]
+    names[0] = "missing"
+    arguments = spark._sc._gateway.new_array(kinds.Object, 3)  # type: ignore[union-attr]
+    arguments[0], arguments[2] = load, names
+    with pytest.raises(Py4JJavaError) as raised:
+        invoke.invoke(None, arguments)
+    assert raised.value.java_exception.getCause().getClass().getName() == "java.lang.UnsatisfiedLinkError"

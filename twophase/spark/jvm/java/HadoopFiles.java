@@ -178,7 +178,7 @@ public final class HadoopFiles {
                     found.add(entry.getPath().getName());
                 }
             }
-            if (!each.hasNext()) {
+            if (!left.isEmpty() && !each.hasNext()) { // The question may cost one more request.
                 left.clear();
             }
         } catch (FileNotFoundException missing) {
@@ -336,6 +336,9 @@ public final class HadoopFiles {
         try {
             method.invoke(files, new Object[] {path, target, new Options.Rename[] {option}});
         } catch (InvocationTargetException failed) {
+            if (failed.getCause() instanceof Error) {
+                throw (Error) failed.getCause();
+            }
             throw (Exception) failed.getCause();
         }
     }

@@ -219,12 +219,22 @@ public final class Nodes {
         throw new IllegalStateException("Spark's " + kind.getName() + " has no " + name);
     }
 
-    public static Object call(Method method, Object self, Object[] arguments) {
+    /** Calls a method, and lets what it throws through as it is. */
+    public static Object invoke(Method method, Object self, Object[] arguments) throws Exception {
         try {
             return method.invoke(self, arguments);
-        } catch (InvocationTargetException error) {
-            throw new IllegalStateException(error.getCause());
-        } catch (IllegalAccessException error) {
+        } catch (InvocationTargetException failed) {
+            if (failed.getCause() instanceof Error) {
+                throw (Error) failed.getCause();
+            }
+            throw (Exception) failed.getCause();
+        }
+    }
+
+    public static Object call(Method method, Object self, Object[] arguments) {
+        try {
+            return invoke(method, self, arguments);
+        } catch (Exception error) {
             throw new IllegalStateException(error);
         }
     }

@@ -3,7 +3,6 @@ package twophase;
 import static twophase.Nodes.*;
 
 import com.fasterxml.jackson.databind.ObjectMapper;
-import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.net.URI;
 import java.net.URISyntaxException;
@@ -139,21 +138,9 @@ public final class TaskFiles {
                 new FileFormatWriter.OutputSpec(outputPath().toString(), none(), outputColumns()),
                 conf, partitionColumns(), Option.empty(),
                 seq(Arrays.asList(new Object[] {basicWriteJobStatsTracker(conf)})), options(), Integer.valueOf(0), new Nothing()};
-            Method[] methods = FileFormatWriter.class.getMethods();
-            for (int i = 0; i < methods.length; i++) {
-                if (methods[i].getName().equals("write")) {
-                    call(methods[i], Arrays.copyOf(arguments, methods[i].getParameterCount())); // Spark 4.0 lacks the last.
-                }
-            }
+            Method write = method(FileFormatWriter.class, "write");
+            invoke(write, null, Arrays.copyOf(arguments, write.getParameterCount())); // Spark 4.0 lacks the last.
             return (scala.collection.immutable.Seq) seq(new ArrayList());
-        }
-
-        private static void call(Method method, Object[] arguments) throws Exception {
-            try {
-                method.invoke(null, arguments);
-            } catch (InvocationTargetException failed) {
-                throw (Exception) failed.getCause();
-            }
         }
 
         public org.apache.spark.sql.execution.datasources.InsertIntoHadoopFsRelationCommand withNewChildInternal(
