@@ -65,7 +65,6 @@ class SyncedDirectories:
 
         Parameters
         ----------
-        directories : iterable of str
         paths : iterable of str
             Always synced.
 

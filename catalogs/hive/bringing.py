@@ -52,9 +52,6 @@ def plan(store: HiveStore, table: HiveTable, path: ObjectPath, rows: TableDefini
 
     Parameters
     ----------
-    store : HiveStore
-    table : HiveTable
-    path : ObjectPath
     rows : TableDefinition
         The columns of the rows.
 

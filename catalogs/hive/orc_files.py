@@ -23,7 +23,6 @@ def nameless(files: Files, location: str, partitions: Iterable[str] = ()) -> str
 
     Parameters
     ----------
-    files : Files
     location : str
         Of the table.
     partitions : iterable of str

@@ -27,7 +27,6 @@ def check(
 
     Parameters
     ----------
-    files : Files
     version : str
         The directory of the manifest and the staged files.
     places : iterable of str

@@ -26,10 +26,8 @@ def plan_rename(store: HiveStore, path: ObjectPath, new_path: ObjectPath, contex
 
     Parameters
     ----------
-    store : HiveStore
     path, new_path : ObjectPath
         As the metastore stores them.
-    context : WriteContext
 
     Raises
     ------
@@ -100,7 +98,6 @@ def plan_leave(path: ObjectPath, arriving: dict[str, Any], context: WriteContext
         As the metastore stores it.
     arriving : dict
         The document of the new name.
-    context : WriteContext
 
     Raises
     ------
@@ -121,22 +118,12 @@ def plan_leave(path: ObjectPath, arriving: dict[str, Any], context: WriteContext
 
 
 def is_renamed(document: Mapping[str, Any]) -> bool:
-    """Return whether a document is that of a renamed table, under either of its names.
-
-    Parameters
-    ----------
-    document : mapping
-    """
+    """Return whether a document is that of a renamed table, under either of its names."""
     return document["effect"] in (RENAME, LEAVE)
 
 
 def pair_of(state: WriteState) -> str | None:
-    """Return the key of the two participants of a renamed table; None for any other.
-
-    Parameters
-    ----------
-    state : WriteState
-    """
+    """Return the key of the two participants of a renamed table; None for any other."""
     if state.effect not in (RENAME, LEAVE):
         return None
     return state.version

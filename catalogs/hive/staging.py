@@ -24,12 +24,7 @@ from twophase.transactions import failures
 
 
 class Staging:
-    """The staged version of one write, and the empty directory beside it.
-
-    Parameters
-    ----------
-    write : TableWrite
-    """
+    """The staged version of one write, and the empty directory beside it."""
 
     def __init__(self, write: TableWrite) -> None:
         self._write = write
@@ -73,7 +68,6 @@ class Staging:
 
         Parameters
         ----------
-        df : pyspark.sql.DataFrame
         marked : bool
             Whether Hadoop's ``_SUCCESS`` file is written as well, for readers that look for it.
         is_renamed : bool

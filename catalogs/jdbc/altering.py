@@ -71,11 +71,8 @@ def apply(
 
     Parameters
     ----------
-    database : Database
-    connection : sqlalchemy.Connection
     path : ObjectPath
         The table as the user knows it.
-    changes : sequence of TableChange
     table : Table, optional
         The table that is altered instead of it.
 

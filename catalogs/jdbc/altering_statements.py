@@ -37,15 +37,12 @@ def run(
 
     Parameters
     ----------
-    database : Database
     connection : sqlalchemy.Connection
         A transaction.
     path : ObjectPath
         For errors.
-    table : Table
     columns : sequence of Column
         As they are.
-    wanted : sequence of Altered
     table_comment : str or None
         The table's new comment; None: it stays as it is.
 

@@ -26,11 +26,8 @@ def plan(store: Store, path: ObjectPath, table: TableDefinition, rows: TableDefi
 
     Parameters
     ----------
-    store : Store
-    path : ObjectPath
     table : TableDefinition
         As it is.
-    rows : TableDefinition
     is_first : bool
         Whether the transaction has not written the table before.
 

@@ -38,13 +38,10 @@ class Column:
 
     Attributes
     ----------
-    name : str
     type : str
         The database's name of the type.
     arrow : pyarrow.DataType
         The type for Spark.
-    nullable : bool
-    comment : str or None
     generated : bool
         The database computes the values itself and accepts none.
     default : str or None
@@ -78,12 +75,7 @@ def type_of(names: Iterable[tuple[Any, Any]], kind: pa.DataType) -> str | None:
 
 
 class Database(ABC):
-    """One kind of database, with the settings to reach it.
-
-    Parameters
-    ----------
-    settings : Settings
-    """
+    """One kind of database, with the settings to reach it."""
 
     #: Name of the database in messages.
     title: ClassVar[str]
@@ -211,12 +203,7 @@ class Database(ABC):
         return path
 
     def check_name(self, name: str, what: str, path: object) -> None:
-        """Refuse a name that this database would truncate or does not support.
-
-        Raises
-        ------
-        CatalogError
-        """
+        """Refuse a name that this database would truncate or does not support."""
         if "\0" in name or not name:
             raise CatalogError(f"{name!r} is no name of a {what} in {self.title}.", path=path)
         if self.measure(name) > self.longest_name:
@@ -284,12 +271,7 @@ class Database(ABC):
         return f"nothing of a database of {self.title} says which transaction has created it"
 
     def require_sight(self, connection: sa.Connection, database: str) -> None:
-        """Refuse to drop a database, or to create one and drop it again, of which the role may not see all contents.
-
-        Raises
-        ------
-        CatalogError
-        """
+        """Refuse to drop a database, or to create one and drop it again, of which the role may not see all contents."""
 
     def contents(self, connection: sa.Connection, database: str) -> list[str]:
         """Objects that keep a database from being dropped, except for twophase's own hidden tables."""
@@ -379,9 +361,6 @@ class Database(ABC):
 
         Parameters
         ----------
-        connection : sqlalchemy.Connection
-        table, source : Table
-        columns : sequence of str
         more : sequence of tuple of str
             Names and types of further columns.
         """
@@ -422,8 +401,6 @@ class Database(ABC):
 
         Parameters
         ----------
-        connection : sqlalchemy.Connection
-        table : Table
         lock : bool
             Lock the rows until the end of the transaction, if :meth:`lock_target` does not.
 
@@ -459,7 +436,6 @@ class Database(ABC):
 
         Parameters
         ----------
-        engine : sqlalchemy.Engine
         home : str
             The database of the hidden tables.
         names : sequence of str
@@ -506,8 +482,6 @@ class Database(ABC):
 
         Parameters
         ----------
-        connection : sqlalchemy.Connection
-        table : Table
         columns : mapping of str to str
             Names of the rows' columns, in their order, with the database's types.
         rows : object

@@ -78,11 +78,8 @@ def insert(
 
     Parameters
     ----------
-    database : Database
-    connection : sqlalchemy.Connection
     source : Table
         A table whose column :data:`~twophase.model.WAITING` lists the waiting columns of each row.
-    target : Table
     columns : mapping of str to str
         The columns that are written: in the source, and in the target.
     """

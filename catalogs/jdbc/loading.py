@@ -32,7 +32,6 @@ class Target:
 
     Attributes
     ----------
-    staging, ledger : Table
     columns : tuple of str
         Names of the staging table's columns, in the order of the rows' columns.
     types : mapping of str to str
@@ -57,13 +56,7 @@ class _TakenError(Exception):
 
 
 class Loader:
-    """Writer of partitions; a plain value that is pickled and sent to the executors.
-
-    Parameters
-    ----------
-    settings : Settings
-    target : Target
-    """
+    """Writer of partitions; a plain value that is pickled and sent to the executors."""
 
     def __init__(self, settings: Settings, target: Target) -> None:
         self.settings = settings
@@ -76,7 +69,6 @@ class Loader:
         ----------
         part : int
             The partition's number, the same for each attempt.
-        batches : iterable of pyarrow.RecordBatch
 
         Returns
         -------

@@ -70,9 +70,6 @@ class Part:
 
     Attributes
     ----------
-    settings : Settings
-    table : Table
-    columns : tuple of Column
     where : str
         SQL condition, empty for all rows.
     values : mapping
@@ -143,7 +140,6 @@ class JdbcReader(BatchReader):
 
     Parameters
     ----------
-    store : Store
     tables : sequence of Table
         Tables that together hold the rows.
     columns : sequence of Column

@@ -22,7 +22,6 @@ def schema_change(member: Member, altered: TableDefinition | None) -> SchemaChan
 
     Parameters
     ----------
-    member : Member
     altered : TableDefinition or None
         The table after an ALTER TABLE.
     """

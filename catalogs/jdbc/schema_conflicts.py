@@ -48,9 +48,6 @@ def places_of_values(
 
     Parameters
     ----------
-    strategy : SchemaConflictResolutionStrategy
-    path : ObjectPath
-    transaction_id : str
     staged : pyarrow.Schema
         The table when the statement began.
     seen : mapping

@@ -97,12 +97,7 @@ def _seen(store: Store, path: ObjectPath) -> Mapping[str, Any]:
 
 
 def read_source(member: Member) -> ReadSource:
-    """Return the source of the old rows in the new columns.
-
-    Parameters
-    ----------
-    member : Member
-    """
+    """Return the source of the old rows in the new columns."""
     document, database = member.document, member.store.database
     kinds = TableDefinition.from_document(document["arrow"]).schema
     columns = [Column(name, text, kinds.field(name).type) for name, text in document["read"]]

@@ -35,9 +35,6 @@ def plan_rename(
 
     Parameters
     ----------
-    store : Store
-    path, new_path : ObjectPath
-    context : WriteContext
     since : float
         When the statement began.
 
@@ -104,9 +101,6 @@ def plan_leave(store: Store, path: ObjectPath, context: WriteContext, since: flo
 
     Parameters
     ----------
-    store : Store
-    path : ObjectPath
-    context : WriteContext
     since : float
         When the statement began.
 
@@ -128,22 +122,12 @@ def plan_leave(store: Store, path: ObjectPath, context: WriteContext, since: flo
 
 
 def is_renamed(document: Mapping[str, Any]) -> bool:
-    """Return whether a document is that of the new name of a renamed table.
-
-    Parameters
-    ----------
-    document : mapping
-    """
+    """Return whether a document is that of the new name of a renamed table."""
     return bool(document["effect"] == RENAME)
 
 
 def read_source(member: Member) -> ReadSource:
-    """Return the source of the rows of a renamed table, which still has its former name.
-
-    Parameters
-    ----------
-    member : Member
-    """
+    """Return the source of the rows of a renamed table, which still has its former name."""
     document = member.document
     kinds = TableDefinition.from_document(document["arrow"]).schema
     columns = [Column(name, text, kinds.field(name).type) for name, text in document["read"]]

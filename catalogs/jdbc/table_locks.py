@@ -59,8 +59,6 @@ def held(database: MySQL, engine: sa.Engine, tables: Mapping[Table, str], where:
 
     Parameters
     ----------
-    database : MySQL
-    engine : sqlalchemy.Engine
     tables : mapping
         How to lock each in the end: ``WRITE``, or ``READ``, which also lets others alter it.
     where : str
@@ -97,7 +95,6 @@ class TableLocks:
 
     Parameters
     ----------
-    database : MySQL
     threads : Executor
         Where connections wait for locks.
     probe : sqlalchemy.Connection
@@ -213,7 +210,6 @@ class TableLocks:
 
         Parameters
         ----------
-        waiting : sqlalchemy.Connection
         others : sequence of Table
             Tables that the RENAME takes away, too, and that are not locked.
 

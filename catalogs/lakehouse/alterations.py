@@ -109,12 +109,7 @@ def _field(path: ObjectPath, change: TableChange) -> pa.Field:
 
 
 def keep_sorted(path: ObjectPath, before: IcebergSchema, order: SortOrder, schema: Schema) -> None:
-    """Refuse to drop a column of the sort order.
-
-    Raises
-    ------
-    CatalogError
-    """
+    """Refuse to drop a column of the sort order."""
     if (lost := lost_key(before, order, schema)) is not None:
         raise CatalogError(
             f"{path}: its files are sorted by {lost}; nothing was changed.",

@@ -44,8 +44,6 @@ def of_hadoop(location: str, hadoop: HadoopFiles, *, has_credentials: bool = Fal
 
     Parameters
     ----------
-    location : str
-    hadoop : HadoopFiles
     has_credentials : bool
         Whether there are others for S3, which take precedence.
 

@@ -49,7 +49,6 @@ class Place:
     ----------
     location : str
         Location of the table.
-    key : str
     """
 
     location: str

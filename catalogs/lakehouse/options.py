@@ -131,8 +131,6 @@ def read(catalog: str, options: Mapping[str, str], warehouse: str) -> Settings:
 
     Parameters
     ----------
-    catalog : str
-    options : mapping of str to str
     warehouse : str
         The session's warehouse.
 

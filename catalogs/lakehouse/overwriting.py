@@ -26,8 +26,6 @@ def kept_files(member: Member, scope: OverwriteScope, specs: Mapping[int, Partit
 
     Parameters
     ----------
-    member : Member
-    scope : OverwriteScope
     specs : mapping of int to pyiceberg.partitioning.PartitionSpec
         The partitionings of the table's files.
     """

@@ -65,7 +65,6 @@ class Plan:
 
     Parameters
     ----------
-    participant : Member
     current : Loaded or None
         The current table.
 

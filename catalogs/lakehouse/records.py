@@ -28,8 +28,6 @@ class Records:
 
     Parameters
     ----------
-    files : Files
-    warehouse : str
     owner : str
         Identity of the Iceberg catalog.
     """

@@ -27,9 +27,6 @@ def plan_rename(
 
     Parameters
     ----------
-    lakehouse : Lakehouse
-    path, new_path : ObjectPath
-    context : WriteContext
     since : float
         When the statement began.
 
@@ -74,9 +71,6 @@ def plan_leave(lakehouse: Lakehouse, path: ObjectPath, context: WriteContext, si
 
     Parameters
     ----------
-    lakehouse : Lakehouse
-    path : ObjectPath
-    context : WriteContext
     since : float
         When the statement began.
 
@@ -91,12 +85,7 @@ def plan_leave(lakehouse: Lakehouse, path: ObjectPath, context: WriteContext, si
 
 
 def is_renamed(document: Mapping[str, Any]) -> bool:
-    """Return whether a document is that of a renamed table, under either of its names.
-
-    Parameters
-    ----------
-    document : mapping
-    """
+    """Return whether a document is that of a renamed table, under either of its names."""
     return RENAMED in document
 
 

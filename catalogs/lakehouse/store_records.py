@@ -38,8 +38,6 @@ class RecordingStore(Store):
 
     Parameters
     ----------
-    settings : Settings
-    access : FileAccess
     files : Files
         Access to the warehouse.
     """

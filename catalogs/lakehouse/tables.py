@@ -24,10 +24,8 @@ def create(lakehouse: Lakehouse, path: ObjectPath, definition: TableDefinition) 
 
     Parameters
     ----------
-    lakehouse : Lakehouse
     path : ObjectPath
         Checked.
-    definition : TableDefinition
 
     Returns
     -------
@@ -82,8 +80,6 @@ def drop(lakehouse: Lakehouse, path: ObjectPath, *, purge: bool) -> bool:
 
     Parameters
     ----------
-    lakehouse : Lakehouse
-    path : ObjectPath
     purge : bool
         Whether its files are removed now.
 
@@ -130,8 +126,6 @@ def readable(lakehouse: Lakehouse, path: ObjectPath, pointer: str) -> Loaded | N
 
     Parameters
     ----------
-    lakehouse : Lakehouse
-    path : ObjectPath
     pointer : str
         Location of its metadata.
     """

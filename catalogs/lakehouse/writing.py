@@ -31,7 +31,6 @@ def write(member: Member, df: Any) -> list[DataFile]:
 
     Parameters
     ----------
-    member : Member
     df : pyspark.sql.DataFrame or pyarrow.Table
         An Arrow table holds rows that the driver has anyway.
     """

@@ -28,12 +28,7 @@ _SPARK_FIELD = b"SPARK:field"
 
 
 class NewColumns:
-    """The new columns and wider types of one write.
-
-    Parameters
-    ----------
-    write : TableWrite
-    """
+    """The new columns and wider types of one write."""
 
     def __init__(self, write: TableWrite) -> None:
         self._write = write
@@ -147,7 +142,6 @@ def former_columns(write: TableWrite, now: HiveTable) -> pa.Schema:
 
     Parameters
     ----------
-    write : TableWrite
     now : HiveTable
         With the columns of the write.
     """

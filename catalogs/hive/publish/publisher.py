@@ -29,7 +29,6 @@ class Publisher(ABC):
 
     Parameters
     ----------
-    write : TableWrite
     target : Target, optional
         The table that the write changes.
     """

@@ -24,12 +24,7 @@ from twophase.model import Level, ObjectPath, Outcome
 
 
 def former_path(state: WriteState) -> ObjectPath:
-    """Return the former name of a table that a write renames.
-
-    Parameters
-    ----------
-    state : WriteState
-    """
+    """Return the former name of a table that a write renames."""
     return ObjectPath(state.path.namespace, state.of(RenameState).former)
 
 
