@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from twophase.catalog import TableChange
 from twophase.catalog.column_changes import OF_THE_TABLE, ColumnChanges, default_sql
 from twophase.catalogs.jdbc import defaults, definitions
-from twophase.catalogs.jdbc.database import Column, Database, Table
+from twophase.catalogs.jdbc.database import Column, Database
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath, TableDefinition
 from twophase.schema import Field, Schema, apply_changes, assign_ids, promotion_policy
@@ -57,7 +57,7 @@ def altered(
     database: Database,
     connection: sa.Connection,
     path: ObjectPath,
-    table: Table,
+    table: ObjectPath,
     columns: Sequence[Column],
     comments: Mapping[str, str],
     changes: Sequence[TableChange],
@@ -93,7 +93,7 @@ class _Work:
         database: Database,
         connection: sa.Connection,
         path: ObjectPath,
-        table: Table,
+        table: ObjectPath,
         columns: Sequence[Column],
         comments: Mapping[str, str],
         changes: Sequence[TableChange],

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from twophase.catalog import TableChange
 from twophase.catalogs.jdbc import altering_statements
 from twophase.catalogs.jdbc.altered_columns import Altered, altered
-from twophase.catalogs.jdbc.database import Database, Table
+from twophase.catalogs.jdbc.database import Database
 from twophase.catalogs.jdbc.definitions import Note, column_comment, note_of
 from twophase.catalogs.jdbc.member import REPLACE
 from twophase.catalogs.jdbc.store import Store
@@ -28,7 +28,7 @@ _CHOICES = {"promotion": ("exact", "wide"), "on_cast_failure": ("error",)}
 def create(
     database: Database,
     connection: sa.Connection,
-    table: Table,
+    table: ObjectPath,
     definition: TableDefinition,
     clauses: Sequence[tuple[str, str]],
 ) -> None:
@@ -56,7 +56,7 @@ def alter(store: Store, path: ObjectPath, changes: Sequence[TableChange]) -> Non
         A change is not possible, or this database does not support it; nothing was changed.
     """
     with store.begin(path.database, path=path) as connection:
-        store.database.lock_target(connection, Table(path.database, path.name), REPLACE)
+        store.database.lock_target(connection, path, REPLACE)
         apply(store.database, connection, path, changes)
 
 
@@ -65,7 +65,7 @@ def apply(
     connection: sa.Connection,
     path: ObjectPath,
     changes: Sequence[TableChange],
-    table: Table | None = None,
+    table: ObjectPath | None = None,
 ) -> list[Altered]:
     """Apply changes to a table that is locked, in a transaction of the database; return its columns.
 
@@ -73,7 +73,7 @@ def apply(
     ----------
     path : ObjectPath
         The table as the user knows it.
-    table : Table, optional
+    table : ObjectPath, optional
         The table that is altered instead of it.
 
     Raises
@@ -81,7 +81,7 @@ def apply(
     CatalogError, SchemaError
         As for :func:`alter`.
     """
-    table = table or Table(path.database, path.name)
+    table = table or path
     columns = database.columns(connection, table)
     before = Note.read(database.comment(connection, table))
     retypes = any(change.kind == "update_column_type" for change in changes)

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from twophase.catalog import TableChange
 from twophase.catalogs.jdbc import altering, staged_changes
-from twophase.catalogs.jdbc.database import Database, Table
+from twophase.catalogs.jdbc.database import Database
 from twophase.catalogs.jdbc.member import ALTER_COPY, REPLACE, Member, document_of
 from twophase.catalogs.jdbc.planning import watched
 from twophase.catalogs.jdbc.preserving import preserver
@@ -56,14 +56,14 @@ def plan(
     AtomicityNotSupportedError
         A copy would not have all of the table.
     """
-    base, table = context.base, Table(path.database, path.name)
+    base = context.base
     with store.begin(path.database, path=path, read_only=True) as connection:
-        if reason := store.database.writable_reason(connection, table):
+        if reason := store.database.writable_reason(connection, path):
             raise _refused(path, context.transaction_id, reason)
         _check_kept(store.database, connection, path, context.transaction_id)
         facts = {
             "seen": watched(store, connection, path, REPLACE, seen),
-            "shown": base["shown"] if base else _digest(_shown(store.database, connection, table)),
+            "shown": base["shown"] if base else _digest(_shown(store.database, connection, path)),
         }
         # Until the copy is altered.
         definition = staged_changes.without_secrets(store.definition(connection, path))
@@ -87,15 +87,14 @@ def _refused(path: ObjectPath, transaction_id: str, why: str) -> AtomicityNotSup
 
 
 def _check_kept(database: Database, connection: sa.Connection, path: ObjectPath, transaction_id: str) -> None:
-    table = Table(path.database, path.name)
-    lost = preserver(connection, database, table, table, frozenset()).dependents()
-    if _VERSIONED in _shown(database, connection, table):
+    lost = preserver(connection, database, path, path, frozenset()).dependents()
+    if _VERSIONED in _shown(database, connection, path):
         lost.append("its history")
     if lost:
         raise _refused(path, transaction_id, f"{', '.join(lost)} would be lost")
 
 
-def _shown(database: Database, connection: sa.Connection, table: Table) -> str:
+def _shown(database: Database, connection: sa.Connection, table: ObjectPath) -> str:
     """The definition of a table, whatever its name."""
     text = str(database.run(connection, f"SHOW CREATE TABLE {database.name(table)}").one()[1])
     return _COUNTER.sub("", text.partition("\n")[2])
@@ -132,8 +131,8 @@ def make(member: Member) -> TableDefinition:
     database = store.database
     with member.begin_transaction() as connection:
         database.drop(connection, staging)  # Of an attempt that was cut off.
-        database.run(connection, f"CREATE TABLE {database.name(staging)} LIKE {database.name(member.target)}")
-        made, shown = _lines(_shown(database, connection, staging)), _shown(database, connection, member.target)
+        database.run(connection, f"CREATE TABLE {database.name(staging)} LIKE {database.name(member.path)}")
+        made, shown = _lines(_shown(database, connection, staging)), _shown(database, connection, member.path)
         _check_same(member, shown)
         if lost := [line for line in _lines(shown) if line not in made]:
             raise _refused(member.path, member.transaction_id, redact(f"{'; '.join(lost)} would be lost"))
@@ -143,7 +142,7 @@ def make(member: Member) -> TableDefinition:
         _keep_counter(member, connection)
         for changes in staged_changes.statements_of(member.document):
             altering.apply(database, connection, member.path, changes, staging)
-        definition = store.definition(connection, ObjectPath.of(staging.database, staging.name))
+        definition = store.definition(connection, staging)
     with member.begin_transaction() as connection:
         ledger = store.ledger_table(member.place.ledger)
         connection.execute(sa.insert(ledger).values(part=TAKEN_OVER, row_count=0))
@@ -154,16 +153,15 @@ def _copy_rows(member: Member, connection: sa.Connection) -> None:
     database = member.store.database
     if member.is_watched:
         member.check_content(connection, lock=True)  # So that no other writer comes between this and the copy.
-    names = ", ".join(database.quote(c.name) for c in database.columns(connection, member.target) if not c.generated)
+    names = ", ".join(database.quote(c.name) for c in database.columns(connection, member.path) if not c.generated)
     database.run(
         connection,
-        f"INSERT INTO {database.name(member.place.staging)} ({names}) "
-        f"SELECT {names} FROM {database.name(member.target)}",
+        f"INSERT INTO {database.name(member.place.staging)} ({names}) SELECT {names} FROM {database.name(member.path)}",
     )
 
 
 def _keep_counter(member: Member, connection: sa.Connection) -> None:
-    target, database = member.target, member.store.database
+    target, database = member.path, member.store.database
     found = connection.scalar(sa.text(_COUNTED), {"schema": target.database, "name": target.name})
     if found is not None:
         database.run(connection, f"ALTER TABLE {database.name(member.place.staging)} AUTO_INCREMENT = {int(found)}")
@@ -179,7 +177,7 @@ def check_unchanged(member: Member, connection: sa.Connection) -> None:
     ------
     WriteConflictError
     """
-    database, target = member.store.database, member.target
+    database, target = member.store.database, member.path
     found = preserver(connection, database, target, target, frozenset()).dependents()
     if found:
         raise member.conflict(f"meanwhile it was given what its altered copy would not have: {', '.join(found)}")

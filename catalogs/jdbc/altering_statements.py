@@ -8,7 +8,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 
 from twophase.catalogs.jdbc.altered_columns import Altered
-from twophase.catalogs.jdbc.database import Column, Database, Table
+from twophase.catalogs.jdbc.database import Column, Database
 from twophase.catalogs.jdbc.dependents_sqlite import SQLitePreserver
 from twophase.catalogs.jdbc.mysql import MySQL
 from twophase.catalogs.jdbc.postgresql import PostgreSQL
@@ -28,7 +28,7 @@ def run(
     database: Database,
     connection: sa.Connection,
     path: ObjectPath,
-    table: Table,
+    table: ObjectPath,
     columns: Sequence[Column],
     wanted: Sequence[Altered],
     table_comment: str | None,
@@ -108,7 +108,7 @@ def _redefined(database: Database, wanted: Sequence[Altered]) -> list[str]:
     return clauses
 
 
-def _comment(database: Database, connection: sa.Connection, table: Table, wanted: Sequence[Altered]) -> None:
+def _comment(database: Database, connection: sa.Connection, table: ObjectPath, wanted: Sequence[Altered]) -> None:
     for column in wanted:
         if column.comment != (column.before.comment if column.before else None):
             database.set_column_comment(connection, table, column.name, column.comment)
@@ -139,7 +139,7 @@ def _cannot(database: Database, path: ObjectPath, what: str, why: str) -> Catalo
 
 
 def _mysql(
-    database: MySQL, connection: sa.Connection, table: Table, columns: Sequence[Column], wanted: Sequence[Altered]
+    database: MySQL, connection: sa.Connection, table: ObjectPath, columns: Sequence[Column], wanted: Sequence[Altered]
 ) -> list[str]:
     quote, kept = database.quote, [column.before.name for column in wanted if column.before]
     clauses = [f"DROP COLUMN {quote(column.name)}" for column in columns if column.name not in kept]
@@ -160,7 +160,7 @@ def _name_of(wanted: Sequence[Altered], old: str) -> str:
     return next(column.name for column in wanted if column.before and column.before.name == old)
 
 
-def _of_column(database: MySQL, connection: sa.Connection, table: Table, column: Altered, place: str) -> list[str]:
+def _of_column(database: MySQL, connection: sa.Connection, table: ObjectPath, column: Altered, place: str) -> list[str]:
     name, before = database.quote(column.name), column.before
     if before is None:
         said = f" COMMENT {database.text(column.comment)}" if column.comment else ""
@@ -185,9 +185,8 @@ def _of_column(database: MySQL, connection: sa.Connection, table: Table, column:
 
 
 def _make_anew(database: Database, connection: sa.Connection, path: ObjectPath, wanted: Sequence[Altered]) -> None:
-    table = Table(path.database, path.name)
-    scratch = Table(path.database, f"{database.settings.staging_prefix}altered")
-    work = SQLitePreserver(connection, database, table, table, frozenset(column.name for column in wanted))
+    scratch = ObjectPath.of(path.database, f"{database.settings.staging_prefix}altered")
+    work = SQLitePreserver(connection, database, path, path, frozenset(column.name for column in wanted))
     work.prepare()
     said = work.words()
     lost = [*work.lost, *(what for word, what in _NOT_MADE_ANEW.items() if word in said)]
@@ -209,10 +208,10 @@ def _make_anew(database: Database, connection: sa.Connection, path: ObjectPath, 
     names = ", ".join(database.quote(column.name) for column in wanted)
     values = ", ".join(value_of(database, column) for column in wanted)
     database.run(
-        connection, f"INSERT INTO {database.name(scratch)} ({names}) SELECT {values} FROM {database.name(table)}"
+        connection, f"INSERT INTO {database.name(scratch)} ({names}) SELECT {values} FROM {database.name(path)}"
     )
-    database.run(connection, f"DROP TABLE {database.name(table)}")
-    database.rename(connection, scratch, table)
+    database.run(connection, f"DROP TABLE {database.name(path)}")
+    database.rename(connection, scratch, path)
     work.after_rename()
     if work.lost:
         raise _cannot(database, path, "redefine the columns", f"it would lose {', '.join(work.lost)}")

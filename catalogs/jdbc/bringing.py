@@ -9,7 +9,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 
 from twophase.catalogs.jdbc import definitions
-from twophase.catalogs.jdbc.database import Database, Table
+from twophase.catalogs.jdbc.database import Database
 from twophase.catalogs.jdbc.store import Store
 from twophase.errors import AtomicityNotSupportedError
 from twophase.model import ObjectPath, TableDefinition
@@ -106,5 +106,5 @@ def add(database: Database, connection: sa.Connection, path: ObjectPath, new: pa
     known = {fold(name) for name in there}
     for name, kind in types(database, path, new):
         if fold(name) not in known:
-            table = database.name(Table(path.database, path.name))
+            table = database.name(path)
             database.run(connection, f"ALTER TABLE {table} ADD COLUMN {database.quote(name)} {kind} NULL")

@@ -40,7 +40,6 @@ from twophase.catalogs.jdbc import (
     pinned_reads,
     publishing,
 )
-from twophase.catalogs.jdbc.database import Table
 from twophase.catalogs.jdbc.participant import PUBLISH, JdbcParticipant
 from twophase.catalogs.jdbc.pinned_reads import Version
 from twophase.catalogs.jdbc.planning import plan_drop, plan_write
@@ -193,7 +192,7 @@ class JdbcCatalog(
         if len(path.namespace) != 1 or self.store.is_hidden(path.name) or not self.database_exists(path.database):
             return None
         with self.store.begin(path.database, path=path, read_only=True) as connection:
-            return self.store.database.table_kind(connection, Table(path.database, path.name))
+            return self.store.database.table_kind(connection, path)
 
     def table_exists(self, path: ObjectPath) -> bool:
         return self.kind_of(path) is not None
@@ -220,7 +219,7 @@ class JdbcCatalog(
         if len(path.namespace) != 1 or not self.database_exists(path.database):
             return None
         with self.store.begin(path.database, path=path, read_only=True) as connection:
-            if self.store.database.table_kind(connection, Table(path.database, path.name)) is None:
+            if self.store.database.table_kind(connection, path) is None:
                 return None
             return str(Version.of(self.store, connection, path))
 
@@ -248,7 +247,7 @@ class JdbcCatalog(
             raise TableAlreadyExistsError(f"Table {path} already exists in catalog {self.name}.", path=path)
         clauses = definitions.column_clauses(path, definition, self.store.database)
         with self.store.begin(path.database, path=path) as connection:
-            altering.create(self.store.database, connection, Table(path.database, path.name), definition, clauses)
+            altering.create(self.store.database, connection, path, definition, clauses)
 
     def drop_table(self, path: ObjectPath, *, ignore_if_not_exists: bool = False, purge: bool = False) -> None:
         if ignore_if_not_exists and not self.table_exists(path):
@@ -256,7 +255,7 @@ class JdbcCatalog(
         if self.require(path) == "view":
             raise CatalogError(f"{path} is a view, not a table.", path=path, hint="Drop it in the database itself.")
         with self.store.begin(path.database, path=path) as connection:
-            self.store.database.drop(connection, Table(path.database, path.name))
+            self.store.database.drop(connection, path)
         home = self.store.home(path.database)
         with suppress(CatalogError), self.store.begin(home, path=path) as connection:  # The table is dropped anyway.
             self.store.forget_target(connection, home, path)
@@ -268,9 +267,8 @@ class JdbcCatalog(
             raise CatalogError(f"{path} cannot move to another database.", path=path)
         if self.table_exists(new_path):
             raise TableAlreadyExistsError(f"Table {new_path} already exists in catalog {self.name}.", path=new_path)
-        old, new = (Table(p.database, p.name) for p in (path, new_path))
         with self.store.begin(path.database, path=path) as connection:
-            self.store.database.rename(connection, old, new)
+            self.store.database.rename(connection, path, new_path)
 
     def alter_table(self, path: ObjectPath, changes: Iterable[TableChange]) -> None:
         if self.require(path) == "view":
@@ -279,11 +277,11 @@ class JdbcCatalog(
 
     def column_defaults(self, path: ObjectPath, staged: TwoPhaseCatalogTable | None = None) -> Mapping[str, str | None]:
         if isinstance(staged, JdbcParticipant):
-            path = ObjectPath.of(staged.source.database, staged.source.name)
+            path = staged.source
         if (isinstance(staged, JdbcParticipant) and "computed" not in staged.document) or self.kind_of(path) != "table":
             return {}  # Created by this transaction: its columns have no defaults yet.
         with self.store.begin(path.database, path=path, read_only=True) as connection:
-            columns = self.store.database.columns(connection, Table(path.database, path.name))
+            columns = self.store.database.columns(connection, path)
         return defaults.of_spark(columns)
 
     def accepts_any_schema(self, definition: TableDefinition) -> bool:
@@ -291,11 +289,10 @@ class JdbcCatalog(
 
     def read_source(self, path: ObjectPath) -> ReadSource:
         self.require(path)
-        table = Table(path.database, path.name)
         with self.store.begin(path.database, path=path, read_only=True) as connection:
-            columns = self.store.database.columns(connection, table)
+            columns = self.store.database.columns(connection, path)
             definition = self.store.definition(connection, path)
-        return ReadSource("batches", definition=definition, reader=JdbcReader(self.store, [table], columns))
+        return ReadSource("batches", definition=definition, reader=JdbcReader(self.store, [path], columns))
 
     def read_source_before(self, path: ObjectPath, changes: Sequence[Change], version: Any = None) -> ReadSource:
         return pinned_reads.source_before(self.store, path, changes, version)

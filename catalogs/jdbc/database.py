@@ -60,14 +60,6 @@ class Column:
     number: int | None = None
 
 
-@dataclass(frozen=True)
-class Table:
-    """A table's name and its schema (None for SQLite)."""
-
-    database: str
-    name: str
-
-
 def type_of(names: Iterable[tuple[Any, Any]], kind: pa.DataType) -> str | None:
     """The name of a type, by the first test of a list that it passes; None if it passes none."""
     found = next((name for test, name in names if test(kind)), None)
@@ -176,7 +168,7 @@ class Database(ABC):
         # SQLAlchemy doubles percent signs for drivers that expect parameters; our statements have none.
         return quoted.replace("%%", "%") if self.dialect.identifier_preparer._double_percents else quoted
 
-    def name(self, table: Table) -> str:
+    def name(self, table: ObjectPath) -> str:
         """A table's full name, quoted."""
         return f"{self.quote(table.database)}.{self.quote(table.name)}"
 
@@ -184,7 +176,7 @@ class Database(ABC):
         """The ``schema`` of a database for SQLAlchemy."""
         return database
 
-    def construct(self, table: Table, *columns: str) -> sa.TableClause:
+    def construct(self, table: ObjectPath, *columns: str) -> sa.TableClause:
         """Make SQLAlchemy's lightweight table."""
         quoted = sa.sql.quoted_name
         schema = self.schema(table.database)
@@ -250,7 +242,7 @@ class Database(ABC):
         if found := [name for name in self.list_relations(connection, database) if not self.is_bookkeeping(name)]:
             raise self.not_empty(database, found)
         for name in self.list_relations(connection, database):
-            self.run(connection, f"DROP TABLE {self.name(Table(database, name))}")
+            self.run(connection, f"DROP TABLE {self.name(ObjectPath.of(database, name))}")
         self.run(connection, f"DROP SCHEMA {self.quote(database)}")
 
     def database_comment(self, connection: sa.Connection, database: str) -> str | None:
@@ -293,7 +285,7 @@ class Database(ABC):
 
     # -- tables --------------------------------------------------------------------------------------------------
 
-    def table_kind(self, connection: sa.Connection, table: Table) -> str | None:
+    def table_kind(self, connection: sa.Connection, table: ObjectPath) -> str | None:
         """Return ``table``, ``view``, or None if nothing has this name."""
         return self.kinds(connection, table.database, [table.name]).get(table.name)
 
@@ -306,26 +298,28 @@ class Database(ABC):
         """Return the names of all tables and views with their kind, including hidden ones."""
 
     @abstractmethod
-    def columns(self, connection: sa.Connection, table: Table) -> list[Column]:
+    def columns(self, connection: sa.Connection, table: ObjectPath) -> list[Column]:
         """The columns, in order."""
 
-    def primary_key(self, connection: sa.Connection, table: Table) -> list[str]:
+    def primary_key(self, connection: sa.Connection, table: ObjectPath) -> list[str]:
         """Names of the columns of the primary key; empty if there is none."""
         found = sa.inspect(connection).get_pk_constraint(table.name, schema=self.schema(table.database))
         return [str(name) for name in found.get("constrained_columns", ())]
 
     @abstractmethod
-    def comment(self, connection: sa.Connection, table: Table) -> str | None:
+    def comment(self, connection: sa.Connection, table: ObjectPath) -> str | None:
         """The table's comment."""
 
     @abstractmethod
-    def set_comment(self, connection: sa.Connection, table: Table, comment: str | None) -> None:
+    def set_comment(self, connection: sa.Connection, table: ObjectPath, comment: str | None) -> None:
         """Set the table's comment."""
 
-    def set_column_comment(self, connection: sa.Connection, table: Table, column: str, comment: str | None) -> None:
+    def set_column_comment(
+        self, connection: sa.Connection, table: ObjectPath, column: str, comment: str | None
+    ) -> None:
         """Set a column's comment, if the database supports it."""
 
-    def generation(self, connection: sa.Connection, table: Table) -> str | None:
+    def generation(self, connection: sa.Connection, table: ObjectPath) -> str | None:
         """An identifier that changes when the table is dropped and created again; None if the database has none."""
         return None
 
@@ -334,26 +328,26 @@ class Database(ABC):
         """The type for a new column; None if there is none."""
 
     def create(
-        self, connection: sa.Connection, table: Table, columns: Sequence[tuple[str, str]], suffix: str = ""
+        self, connection: sa.Connection, table: ObjectPath, columns: Sequence[tuple[str, str]], suffix: str = ""
     ) -> None:
         """Create a table from the names of its columns and what follows each name."""
         body = ", ".join(f"{self.quote(name)} {kind}" for name, kind in columns)
         self.run(connection, f"CREATE TABLE {self.name(table)} ({body}){suffix}")
 
-    def create_index(self, connection: sa.Connection, table: Table, column: str) -> None:
+    def create_index(self, connection: sa.Connection, table: ObjectPath, column: str) -> None:
         """Create an index on a column of a table of twophase's."""
         name = self.index_name(table, column)
         self.run(connection, f"CREATE INDEX {name} ON {self.name(table)} ({self.quote(column)})")
 
-    def index_name(self, table: Table, column: str) -> str:
+    def index_name(self, table: ObjectPath, column: str) -> str:
         """The name of an index in ``CREATE INDEX``."""
         return self.quote(f"{table.name}_{column}")
 
     def create_like(
         self,
         connection: sa.Connection,
-        table: Table,
-        source: Table,
+        table: ObjectPath,
+        source: ObjectPath,
         columns: Sequence[str],
         more: Sequence[tuple[str, str]] = (),
     ) -> None:
@@ -367,36 +361,36 @@ class Database(ABC):
         types = {column.name: f"{column.type}{self.nullable}" for column in self.columns(connection, source)}
         self.create(connection, table, [*((name, types[name]) for name in columns), *more])
 
-    def drop(self, connection: sa.Connection, table: Table) -> None:
+    def drop(self, connection: sa.Connection, table: ObjectPath) -> None:
         """Drop a table. Idempotent."""
         self.run(connection, f"DROP TABLE IF EXISTS {self.name(table)}")
 
     @abstractmethod
-    def rename(self, connection: sa.Connection, table: Table, new: Table) -> None:
+    def rename(self, connection: sa.Connection, table: ObjectPath, new: ObjectPath) -> None:
         """Rename a table, also to another database if that is possible."""
 
-    def writable_reason(self, connection: sa.Connection, table: Table) -> str | None:
+    def writable_reason(self, connection: sa.Connection, table: ObjectPath) -> str | None:
         """Return why rows of this table cannot be written in a transaction; None if they can."""
         return None
 
-    def overwrite_reason(self, connection: sa.Connection, table: Table) -> str | None:
+    def overwrite_reason(self, connection: sa.Connection, table: ObjectPath) -> str | None:
         """Return why the rows of this table cannot all be replaced; None if they can."""
         return None
 
-    def close_to_others(self, connection: sa.Connection, table: Table) -> None:
+    def close_to_others(self, connection: sa.Connection, table: ObjectPath) -> None:
         """Let no other role read the rows of a new table, whatever the default privileges grant."""
 
-    def delete_all(self, connection: sa.Connection, table: Table) -> None:
+    def delete_all(self, connection: sa.Connection, table: ObjectPath) -> None:
         """Delete all rows. Not TRUNCATE, after which a reader with an older snapshot would see an empty table."""
         self.run(connection, f"DELETE FROM {self.name(table)}")
 
-    def default_row(self, table: Table) -> str:
+    def default_row(self, table: ObjectPath) -> str:
         """SQL that inserts a row without any values."""
         return f"INSERT INTO {self.name(table)} DEFAULT VALUES"
 
     # -- changes of rows -----------------------------------------------------------------------------------------
 
-    def content(self, connection: sa.Connection, table: Table, *, lock: bool = False) -> list[Any] | None:
+    def content(self, connection: sa.Connection, table: ObjectPath, *, lock: bool = False) -> list[Any] | None:
         """A checksum that changes with every committed change of a table's rows, by any writer; reads the whole table.
 
         Parameters
@@ -411,7 +405,7 @@ class Database(ABC):
         """
         return None
 
-    def content_of_small(self, connection: sa.Connection, table: Table) -> list[Any] | None:
+    def content_of_small(self, connection: sa.Connection, table: ObjectPath) -> list[Any] | None:
         """The :meth:`content` of a table that is quick to read; for a larger one ``None`` and the database's counters.
 
         The counters may be updated with a delay.
@@ -421,7 +415,7 @@ class Database(ABC):
         count = connection.scalar(sa.select(sa.func.count()).select_from(some))
         return self.content(connection, table) if int(count or 0) <= SMALL else [None, self.counted(connection, table)]
 
-    def counted(self, connection: sa.Connection, table: Table) -> list[Any] | None:
+    def counted(self, connection: sa.Connection, table: ObjectPath) -> list[Any] | None:
         """The database's own counters of changes of a table; None if it has none."""
         return None
 
@@ -446,10 +440,10 @@ class Database(ABC):
                 self.guard(connection, name)
             yield connection
 
-    def lock_target(self, connection: sa.Connection, table: Table, effect: str) -> None:
+    def lock_target(self, connection: sa.Connection, table: ObjectPath, effect: str) -> None:
         """Block other writers of the target until the end of the transaction, if the effect requires it."""
 
-    def keep_for_reading(self, connection: sa.Connection, table: Table) -> None:
+    def keep_for_reading(self, connection: sa.Connection, table: ObjectPath) -> None:
         """Keep others from replacing or altering a table until the end of the transaction, which has not queried yet.
 
         Where that is not possible, an error or a comparison after a query must tell.
@@ -475,7 +469,7 @@ class Database(ABC):
         return nullcontext(batches)
 
     @abstractmethod
-    def load(self, connection: sa.Connection, table: Table, columns: Mapping[str, str], rows: Any) -> int:
+    def load(self, connection: sa.Connection, table: ObjectPath, columns: Mapping[str, str], rows: Any) -> int:
         """Append rows to a table inside the connection's transaction, as fast as is safe.
 
         Memory is bounded by the batch.
@@ -519,7 +513,7 @@ class Database(ABC):
         """Whether a query failed because its table was replaced after its transaction began."""
         return False
 
-    def cuts(self, connection: sa.Connection, table: Table) -> list[str]:
+    def cuts(self, connection: sa.Connection, table: ObjectPath) -> list[str]:
         """Conditions that split a table into parts; a single empty text for a table that is read as one part."""
         return [""]
 

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 import sqlalchemy as sa
 
-from twophase.catalogs.jdbc.database import Column, Database, Table
-from twophase.model import WAITING
+from twophase.catalogs.jdbc.database import Column, Database
+from twophase.model import WAITING, ObjectPath
 
 _is = pa.types
 
@@ -72,13 +72,13 @@ def _spark_type(kind: pa.DataType) -> str | None:
 
 
 def insert(
-    database: Database, connection: sa.Connection, source: Table, target: Table, columns: Mapping[str, str]
+    database: Database, connection: sa.Connection, source: ObjectPath, target: ObjectPath, columns: Mapping[str, str]
 ) -> None:
     """Append staged rows to a table; a column that waits for a value gets the database's default.
 
     Parameters
     ----------
-    source : Table
+    source : ObjectPath
         A table whose column :data:`~twophase.model.WAITING` lists the waiting columns of each row.
     columns : mapping of str to str
         The columns that are written: in the source, and in the target.
@@ -99,8 +99,8 @@ def insert(
 def copy(
     database: Database,
     connection: sa.Connection,
-    source: Table,
-    target: Table,
+    source: ObjectPath,
+    target: ObjectPath,
     columns: Mapping[str, str],
 ) -> None:
     """Append the rows of one table to another, naming each column of both."""
@@ -111,7 +111,7 @@ def _copy(
     database: Database,
     connection: sa.Connection,
     rows: sa.TableClause,
-    target: Table,
+    target: ObjectPath,
     names: Mapping[str, str],
     *conditions: sa.ColumnElement[bool],
 ) -> None:
@@ -120,7 +120,7 @@ def _copy(
     connection.execute(sa.insert(database.construct(target, *places)).from_select(places, chosen))
 
 
-def any_waits(database: Database, connection: sa.Connection, staged: Table) -> bool:
+def any_waits(database: Database, connection: sa.Connection, staged: ObjectPath) -> bool:
     """Whether any staged row waits for a value."""
     rows = database.construct(staged, WAITING)
     return bool(connection.scalar(sa.select(sa.exists().where(rows.c[WAITING].is_not(None)))))

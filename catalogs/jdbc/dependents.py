@@ -12,7 +12,8 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from twophase.catalogs.jdbc import errors
-from twophase.catalogs.jdbc.database import Database, Table
+from twophase.catalogs.jdbc.database import Database
+from twophase.model import ObjectPath
 
 
 class Preserver(ABC):
@@ -25,7 +26,12 @@ class Preserver(ABC):
     """
 
     def __init__(
-        self, connection: sa.Connection, database: Database, old: Table, staging: Table, columns: frozenset[str]
+        self,
+        connection: sa.Connection,
+        database: Database,
+        old: ObjectPath,
+        staging: ObjectPath,
+        columns: frozenset[str],
     ) -> None:
         self.connection = connection
         self.database = database

@@ -7,9 +7,9 @@ import re
 from sqlalchemy.exc import DBAPIError
 
 from twophase.catalogs.jdbc import errors
-from twophase.catalogs.jdbc.database import Table
 from twophase.catalogs.jdbc.dependents import Preserver
 from twophase.catalogs.jdbc.mysql import ON_UPDATE, MySQL
+from twophase.model import ObjectPath
 
 _KEY = re.compile(r"^\s*((?:PRIMARY |UNIQUE |FULLTEXT |SPATIAL )?KEY .*?),?$")
 _CONSTRAINT = re.compile(r"^\s*CONSTRAINT (`(?:[^`]|``)*`) (CHECK|FOREIGN KEY) (.*?),?$")
@@ -117,11 +117,11 @@ class MySQLPreserver(Preserver):
         for (name,) in self._of(_UPDATED):
             self.report_lost(f"ON UPDATE of column {name}", "it has no default")
 
-    def _collations(self, table: Table) -> dict[str, str]:
+    def _collations(self, table: ObjectPath) -> dict[str, str]:
         found = self.rows(_COLLATIONS, schema=table.database, name=table.name)
         return {str(name): str(collation) for name, collation in found}
 
-    def _definition(self, table: Table) -> str:
+    def _definition(self, table: ObjectPath) -> str:
         return str(self.database.run(self.connection, f"SHOW CREATE TABLE {self.database.name(table)}").one()[1])
 
     def _key(self, staging: str, key: str) -> None:

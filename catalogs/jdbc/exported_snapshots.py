@@ -20,7 +20,6 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from twophase.catalog.reading import ReadSource
 from twophase.catalog.snapshots import Change, OpenSnapshot
 from twophase.catalogs.jdbc import errors, pinned_reads
-from twophase.catalogs.jdbc.database import Table
 from twophase.catalogs.jdbc.pinned_reads import Version, too_old
 from twophase.catalogs.jdbc.postgresql import PostgreSQL
 from twophase.catalogs.jdbc.reading import Guard
@@ -55,7 +54,7 @@ FROM pg_class c JOIN parts ON parts.oid = c.oid ORDER BY c.oid
 Parts = tuple[tuple[int, int, str, str], ...]
 
 
-def _parts(connection: sa.Connection, table: Table) -> Parts:
+def _parts(connection: sa.Connection, table: ObjectPath) -> Parts:
     """The physical state of a table, as committed when the database transaction began."""
     rows = connection.execute(sa.text(_PARTS), {"database": table.database, "name": table.name})
     return tuple((int(oid), int(file), str(columns), str(query)) for oid, file, columns, query in rows)
@@ -95,14 +94,14 @@ class ExportedSnapshot(OpenSnapshot):
         self._versions: dict[ObjectPath, str] = {}
 
     def read_source_before(self, path: ObjectPath, changes: Sequence[Change], version: Any = None) -> ReadSource:
-        store, table = self._store, Table(path.database, path.name)
+        store = self._store
         # In transactions of its own, so that the table is not locked until the end of the snapshot.
         with self._reading(path) as connection:
             with connection.begin():
-                now = _parts(connection, table)
+                now = _parts(connection, path)
             with connection.begin():
                 _adopt(store, connection, path, self._token)
-                parts = _parts(connection, table)
+                parts = _parts(connection, path)
                 if not parts:
                     raise pinned_reads.no_table(store, path, (), version)
                 _require(store, path, now == parts)
@@ -152,12 +151,11 @@ class InSnapshot(Guard):
     parts: Parts
 
     @contextmanager
-    def watching(self, store: Store, connection: sa.Connection, table: Table) -> Iterator[None]:
-        path = ObjectPath.of(table.database, table.name)
+    def watching(self, store: Store, connection: sa.Connection, path: ObjectPath) -> Iterator[None]:
         with connection.begin():
             _adopt(store, connection, path, self.token)
             try:
-                store.database.keep_for_reading(connection, table)
+                store.database.keep_for_reading(connection, path)
                 # By another connection: this one sees the definitions as they were.
                 with connection.engine.connect() as now:
                     self._check(store, now, path)
@@ -170,7 +168,7 @@ class InSnapshot(Guard):
 
     def _check(self, store: Store, connection: sa.Connection, path: ObjectPath) -> None:
         with connection.begin():
-            _require(store, path, _parts(connection, Table(path.database, path.name)) == self.parts)
+            _require(store, path, _parts(connection, path) == self.parts)
 
 
 def _adopt(store: Store, connection: sa.Connection, path: ObjectPath, token: str) -> None:

@@ -21,7 +21,7 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import SQLAlchemyError
 
 from twophase.catalogs.jdbc import rendering
-from twophase.catalogs.jdbc.database import Column, Database, Table
+from twophase.catalogs.jdbc.database import Column, Database
 from twophase.catalogs.jdbc.generic_types import (
     arrow_type,
     arrow_value,
@@ -33,6 +33,7 @@ from twophase.catalogs.jdbc.generic_types import (
 )
 from twophase.catalogs.jdbc.options import Settings
 from twophase.catalogs.jdbc.spooling import spooled
+from twophase.model import ObjectPath
 
 _is = pa.types
 
@@ -149,7 +150,7 @@ class Generic(Database):
 
     # -- names ---------------------------------------------------------------------------------------------------
 
-    def name(self, table: Table) -> str:
+    def name(self, table: ObjectPath) -> str:
         schema = self.schema(table.database)
         return self.quote(table.name) if schema is None else super().name(table)
 
@@ -170,7 +171,7 @@ class Generic(Database):
 
     def drop_database(self, connection: sa.Connection, database: str) -> None:
         for name, kind in self.list_relations(connection, database).items():
-            self.run(connection, f"DROP {kind} {self.name(Table(database, name))}")
+            self.run(connection, f"DROP {kind} {self.name(ObjectPath.of(database, name))}")
         self.run(connection, f"DROP SCHEMA {self.quote(database)}")
 
     # -- tables --------------------------------------------------------------------------------------------------
@@ -180,7 +181,7 @@ class Generic(Database):
         views = dict.fromkeys(inspector.get_view_names(schema=schema), "view")
         return {**dict.fromkeys(inspector.get_table_names(schema=schema), "table"), **views}
 
-    def columns(self, connection: sa.Connection, table: Table) -> list[Column]:
+    def columns(self, connection: sa.Connection, table: ObjectPath) -> list[Column]:
         found = sa.inspect(connection).get_columns(table.name, schema=self.schema(table.database))
         return [
             Column(
@@ -195,21 +196,21 @@ class Generic(Database):
         ]
 
     def _notes(self, database: str) -> sa.TableClause:
-        return self.construct(Table(database, f"{self.settings.staging_prefix}comments"), "name", "said")
+        return self.construct(ObjectPath.of(database, f"{self.settings.staging_prefix}comments"), "name", "said")
 
-    def comment(self, connection: sa.Connection, table: Table) -> str | None:
+    def comment(self, connection: sa.Connection, table: ObjectPath) -> str | None:
         notes = self._notes(table.database)
         if notes.name not in self.list_relations(connection, table.database):
             return None
         found: str | None = connection.scalar(sa.select(notes.c.said).where(notes.c.name == table.name))
         return found
 
-    def set_comment(self, connection: sa.Connection, table: Table, comment: str | None) -> None:
+    def set_comment(self, connection: sa.Connection, table: ObjectPath, comment: str | None) -> None:
         notes = self._notes(table.database)
         if notes.name not in self.list_relations(connection, table.database):
             kind = self.column_type(pa.field("said", pa.string())) or "varchar(4000)"
             columns = [("name", "varchar(255) NOT NULL"), ("said", kind)]
-            self.create(connection, Table(table.database, notes.name), columns)
+            self.create(connection, ObjectPath.of(table.database, notes.name), columns)
         connection.execute(sa.delete(notes).where(notes.c.name == table.name))
         if comment is not None:
             connection.execute(sa.insert(notes).values(name=table.name, said=comment))
@@ -222,21 +223,21 @@ class Generic(Database):
         kind = sqlalchemy_type(field.type)
         return None if kind is None else type_text(kind, self.dialect) or None
 
-    def drop(self, connection: sa.Connection, table: Table) -> None:
+    def drop(self, connection: sa.Connection, table: ObjectPath) -> None:
         if table.name not in self.list_relations(connection, table.database):
             return
         self.run(connection, f"DROP TABLE {self.name(table)}")
         if self.comment(connection, table) is not None:
             self.set_comment(connection, table, None)
 
-    def rename(self, connection: sa.Connection, table: Table, new: Table) -> None:
+    def rename(self, connection: sa.Connection, table: ObjectPath, new: ObjectPath) -> None:
         how = (self.abilities or Abilities()).rename or _RENAMES[1]
         self.run(connection, self._rename(how, table, new))
         if (comment := self.comment(connection, table)) is not None:
             self.set_comment(connection, table, None)
             self.set_comment(connection, new, comment)
 
-    def _rename(self, how: str, table: Table, new: Table) -> str:
+    def _rename(self, how: str, table: ObjectPath, new: ObjectPath) -> str:
         return how.format(old=self.name(table), new=self.quote(new.name), full_new=self.name(new))
 
     # -- locks ---------------------------------------------------------------------------------------------------
@@ -249,7 +250,7 @@ class Generic(Database):
                 there = self.list_relations(connection, home)
                 for ledger in (f"{self.settings.staging_prefix}l_{name}" for name in names):
                     if ledger in there:
-                        table = self.construct(Table(home, ledger), "part", "row_count")
+                        table = self.construct(ObjectPath.of(home, ledger), "part", "row_count")
                         connection.execute(sa.update(table).where(table.c.part == -1).values(row_count=0))
             yield connection
 
@@ -260,7 +261,7 @@ class Generic(Database):
     ) -> AbstractContextManager[Iterable[pa.RecordBatch]]:
         return spooled(batches)
 
-    def load(self, connection: sa.Connection, table: Table, columns: Mapping[str, str], rows: Any) -> int:
+    def load(self, connection: sa.Connection, table: ObjectPath, columns: Mapping[str, str], rows: Any) -> int:
         """Load with the driver's own ``executemany``, a batch at a time."""
         count = 0
         for batch in rows:
@@ -310,7 +311,7 @@ class DuckDB(Generic):
         )
         return {str(name): str(kind) for name, kind in found}
 
-    def columns(self, connection: sa.Connection, table: Table) -> list[Column]:
+    def columns(self, connection: sa.Connection, table: ObjectPath) -> list[Column]:
         found = connection.execute(
             sa.text(
                 "SELECT column_name, data_type, is_nullable = 'YES' FROM information_schema.columns "
@@ -321,7 +322,7 @@ class DuckDB(Generic):
         )
         return [Column(name, kind, duckdb_arrow_type(kind), bool(nullable)) for name, kind, nullable in found]
 
-    def primary_key(self, connection: sa.Connection, table: Table) -> list[str]:
+    def primary_key(self, connection: sa.Connection, table: ObjectPath) -> list[str]:
         found = connection.scalar(
             sa.text(
                 "SELECT constraint_column_names FROM duckdb_constraints() WHERE constraint_type = 'PRIMARY KEY' "
@@ -347,7 +348,7 @@ class _Trial:
         self._engine = engine
         self._prefix = f"{database.settings.staging_prefix}try_"
         mark = f"{int(time.time()):08x}{random_source.token_hex(2)}"
-        self._table, self._other = (Table(home, f"{self._prefix}{mark}{end}") for end in ("", "_b"))
+        self._table, self._other = (ObjectPath.of(home, f"{self._prefix}{mark}{end}") for end in ("", "_b"))
 
     def run(self) -> Abilities:
         try:
@@ -371,7 +372,7 @@ class _Trial:
         """Drop the tables of trials that a crash has interrupted."""
         with suppress(SQLAlchemyError), self._engine.begin() as connection:
             for name in self._database.list_relations(connection, self._table.database):
-                table = Table(self._table.database, name)
+                table = ObjectPath.of(self._table.database, name)
                 if self._is_old(name) and [c.name for c in self._database.columns(connection, table)] == ["part"]:
                     self._database.drop(connection, table)
 
@@ -382,7 +383,7 @@ class _Trial:
     def _create(self, connection: sa.Connection) -> None:
         self._database.create(connection, self._table, [("part", "integer NOT NULL PRIMARY KEY")])
 
-    def _there(self, connection: sa.Connection, table: Table) -> bool:
+    def _there(self, connection: sa.Connection, table: ObjectPath) -> bool:
         return table.name in self._database.list_relations(connection, table.database)
 
     def _undone(self, work: Any) -> bool:
@@ -401,7 +402,7 @@ class _Trial:
         except SQLAlchemyError:
             return False
 
-    def _rename(self, connection: sa.Connection, how: str, table: Table, new: Table) -> None:
+    def _rename(self, connection: sa.Connection, how: str, table: ObjectPath, new: ObjectPath) -> None:
         self._database.run(connection, self._database._rename(how, table, new))
 
     def _renames(self, how: str) -> bool:

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 from twophase.catalog import Environment, Leftover
 from twophase.catalogs.jdbc import publishing
-from twophase.catalogs.jdbc.database import Table
 from twophase.catalogs.jdbc.store import Store
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath
@@ -45,7 +44,7 @@ def staged(store: Store, home: str, of: str | None = None) -> Iterator[Leftover]
     for name in _hidden(store, home):
         if not name.startswith((f"{store.prefix}l_", f"{store.prefix}d_")):
             continue
-        stamp = _stamp(store, Table(home, name))
+        stamp = _stamp(store, ObjectPath.of(home, name))
         if stamp is not None and of in (None, stamp.get("catalog")):
             yield Leftover(STAGING, f"{home}.{name}", -1, stamp["transaction_id"], float(stamp["since"]))
 
@@ -60,7 +59,7 @@ def _hidden(store: Store, home: str) -> list[str]:
     return _if_there(read, lambda: store.database_exists(home)) or []
 
 
-def _stamp(store: Store, table: Table) -> dict[str, Any] | None:
+def _stamp(store: Store, table: ObjectPath) -> dict[str, Any] | None:
     """The stamp of a ledger; None also for one that was dropped after it was listed.
 
     Each is read in its own transaction: one transaction that reads several would deadlock with a publish of several
@@ -106,7 +105,7 @@ def remove(store: Store, leftover: Leftover) -> None:
     if leftover.kind == METADATA:
         _remove_row(store, home, rest.partition(_ROW)[2], leftover.transaction_id)
         return
-    table = Table(home, rest)
+    table = ObjectPath.of(home, rest)
     if not store.database_exists(home):
         return
     with store.begin(home, path=leftover.location, read_only=True) as connection:

@@ -16,11 +16,12 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
 from twophase.catalogs.jdbc import errors
-from twophase.catalogs.jdbc.database import Database, Table
+from twophase.catalogs.jdbc.database import Database
 from twophase.catalogs.jdbc.databases import open_database
 from twophase.catalogs.jdbc.options import Settings
 from twophase.errors import CatalogError
 from twophase.failpoints import Failpoint, step
+from twophase.model import ObjectPath
 
 PART = Failpoint("jdbc.part")
 PART_COMMIT = Failpoint("jdbc.part_commit")
@@ -42,8 +43,8 @@ class Target:
         The connection's name as the server shows it.
     """
 
-    staging: Table
-    ledger: Table
+    staging: ObjectPath
+    ledger: ObjectPath
     columns: tuple[str, ...]
     types: Mapping[str, str]
     path: str

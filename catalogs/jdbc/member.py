@@ -11,7 +11,6 @@ import sqlalchemy as sa
 
 from twophase.catalog import TwoPhaseCatalogTable
 from twophase.catalogs.jdbc import bringing, defaults, schema_conflicts
-from twophase.catalogs.jdbc.database import Table
 from twophase.catalogs.jdbc.store import Place, Store, StoreCatalog
 from twophase.errors import WriteConflictError
 from twophase.model import WAITING, Level, ObjectPath, Purpose, TableDefinition, WriteContext
@@ -58,20 +57,14 @@ class Member(TwoPhaseCatalogTable):
         return catalog.store
 
     @property
-    def target(self) -> Table:
-        """The table that is written."""
-        return Table(self.path.database, self.path.name)
-
-    @property
-    def former(self) -> Table:
+    def former(self) -> ObjectPath:
         """The table that gets the new name, where it is renamed."""
-        path = ObjectPath.from_document(self.document["from"])
-        return Table(path.database, path.name)
+        return ObjectPath.from_document(self.document["from"])
 
     @property
-    def source(self) -> Table:
+    def source(self) -> ObjectPath:
         """The table that rows are added to, by the name that it has before the publish."""
-        return self.former if self.effect == RENAME else self.target
+        return self.former if self.effect == RENAME else self.path
 
     @cached_property
     def place(self) -> Place:
@@ -199,7 +192,7 @@ class Member(TwoPhaseCatalogTable):
             self.places = self._places(connection, before, is_same_table=same)
         if self.effect != APPEND and (_state(now) != _state(before, now)):
             raise self.conflict("another writer published it meanwhile")
-        if self.effect == OVERWRITE and (why := self.store.database.overwrite_reason(connection, self.target)):
+        if self.effect == OVERWRITE and (why := self.store.database.overwrite_reason(connection, self.path)):
             raise self.conflict(f"meanwhile {why}")
 
     def _places(self, connection: sa.Connection, before: Mapping[str, Any], *, is_same_table: bool) -> dict[str, str]:
@@ -209,7 +202,7 @@ class Member(TwoPhaseCatalogTable):
         ------
         ConcurrentSchemaEvolutionError
         """
-        columns = self.store.database.columns(connection, self.target)
+        columns = self.store.database.columns(connection, self.path)
         is_changed = [[column.name, column.type] for column in columns] != before["columns"]
         is_followed = self.effect == APPEND or (is_same_table and "numbers" in before)
         # The table itself becomes another one, or none, as it was seen: no rows are placed in its columns.
@@ -238,7 +231,7 @@ class Member(TwoPhaseCatalogTable):
         ------
         WriteConflictError
         """
-        if self.store.database.content(connection, self.target, lock=lock) != self.document["seen"]["content"]:
+        if self.store.database.content(connection, self.path, lock=lock) != self.document["seen"]["content"]:
             raise self.conflict("another program changed its rows meanwhile")
 
     def conflict(self, why: str) -> WriteConflictError:
@@ -273,14 +266,14 @@ class Member(TwoPhaseCatalogTable):
 
     # -- rows ----------------------------------------------------------------------------------------------------
 
-    def copy_rows(self, connection: sa.Connection, source: Table, target: Table) -> None:
+    def copy_rows(self, connection: sa.Connection, source: ObjectPath, target: ObjectPath) -> None:
         """Append the rows of one table to another, naming each column."""
         database = self.store.database
         known = {column.name for column in database.columns(connection, target) if not column.generated}
-        places = self.places if target == self.target and self.places is not None else {}
+        places = self.places if target == self.path and self.places is not None else {}
         into = {name: places.get(name) if places else name for name in (*self.columns, WAITING)}
         names = {name: place for name, place in into.items() if place in known and place is not None}
-        insert = defaults.insert if self.may_wait and target == self.target else defaults.copy
+        insert = defaults.insert if self.may_wait and target == self.path else defaults.copy
         insert(database, connection, source, target, names)
 
     @property

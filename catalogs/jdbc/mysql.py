@@ -15,8 +15,9 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from twophase.catalogs.jdbc import infile, rendering
-from twophase.catalogs.jdbc.database import Column, Database, Table, type_of
+from twophase.catalogs.jdbc.database import Column, Database, type_of
 from twophase.errors import CatalogError
+from twophase.model import ObjectPath
 
 _is = pa.types
 
@@ -217,7 +218,7 @@ class MySQL(Database):
 
     # -- tables --------------------------------------------------------------------------------------------------
 
-    def table_kind(self, connection: sa.Connection, table: Table) -> str | None:
+    def table_kind(self, connection: sa.Connection, table: ObjectPath) -> str | None:
         found = super().table_kind(connection, table)
         if found is None:
             self._check_case(connection, table.name)
@@ -236,7 +237,7 @@ class MySQL(Database):
         rows = [row for name in names for row in connection.execute(one, {"schema": database, "name": name})]
         return {str(name): str(kind) for name, kind in rows if name in names}
 
-    def columns(self, connection: sa.Connection, table: Table) -> list[Column]:
+    def columns(self, connection: sa.Connection, table: ObjectPath) -> list[Column]:
         rows = connection.execute(sa.text(_COLUMNS), {"schema": table.database, "name": table.name})
         return [
             Column(
@@ -258,14 +259,14 @@ class MySQL(Database):
             return None
         return self.default(connection, kind, default, extra)
 
-    def primary_key(self, connection: sa.Connection, table: Table) -> list[str]:
+    def primary_key(self, connection: sa.Connection, table: ObjectPath) -> list[str]:
         place = {"schema": table.database, "name": table.name}
         return [str(name) for (name,) in connection.execute(sa.text(_KEY), place)]
 
-    def comment(self, connection: sa.Connection, table: Table) -> str | None:
+    def comment(self, connection: sa.Connection, table: ObjectPath) -> str | None:
         return self._fact(connection, table, "TABLE_COMMENT") or None
 
-    def _fact(self, connection: sa.Connection, table: Table, fact: str) -> Any:
+    def _fact(self, connection: sa.Connection, table: ObjectPath, fact: str) -> Any:
         return connection.scalar(
             sa.text(
                 f"SELECT {fact} FROM information_schema.TABLES WHERE TABLE_SCHEMA = :schema AND TABLE_NAME = :name"
@@ -273,10 +274,12 @@ class MySQL(Database):
             {"schema": table.database, "name": table.name},
         )
 
-    def set_comment(self, connection: sa.Connection, table: Table, comment: str | None) -> None:
+    def set_comment(self, connection: sa.Connection, table: ObjectPath, comment: str | None) -> None:
         self.run(connection, f"ALTER TABLE {self.name(table)} COMMENT = {self.text(comment or '')}")
 
-    def set_column_comment(self, connection: sa.Connection, table: Table, column: str, comment: str | None) -> None:
+    def set_column_comment(
+        self, connection: sa.Connection, table: ObjectPath, column: str, comment: str | None
+    ) -> None:
         (found,) = [c for c in self.columns(connection, table) if c.name == column]
         kind = self.redefined(connection, table, column, found.type, comment=comment or "")
         self.run(connection, f"ALTER TABLE {self.name(table)} MODIFY COLUMN {self.quote(column)} {kind}")
@@ -284,7 +287,7 @@ class MySQL(Database):
     def redefined(
         self,
         connection: sa.Connection,
-        table: Table,
+        table: ObjectPath,
         column: str,
         kind: str,
         *,
@@ -316,7 +319,7 @@ class MySQL(Database):
         # A constant has no quotes there, except bits and bytes, which are SQL.
         return default if data_type in ("bit", "binary", "varbinary") else self.text(default)
 
-    def generation(self, connection: sa.Connection, table: Table) -> str | None:
+    def generation(self, connection: sa.Connection, table: ObjectPath) -> str | None:
         """Creation time in seconds, and InnoDB's table id for roles that may see it."""
         found = self._fact(connection, table, "CREATE_TIME")
         if found is None:
@@ -324,7 +327,7 @@ class MySQL(Database):
         number = self._number(connection, table)
         return str(found) if number is None else f"{found} {number}"
 
-    def _number(self, connection: sa.Connection, table: Table) -> int | None:
+    def _number(self, connection: sa.Connection, table: ObjectPath) -> int | None:
         name = f"{table.database}/{table.name}"
         # Other names are encoded there as file names.
         if not self._sees_numbers or not _FILE_NAME.fullmatch(name):
@@ -342,28 +345,28 @@ class MySQL(Database):
         return type_of(_TYPES, field.type)
 
     def create(
-        self, connection: sa.Connection, table: Table, columns: Sequence[tuple[str, str]], suffix: str = ""
+        self, connection: sa.Connection, table: ObjectPath, columns: Sequence[tuple[str, str]], suffix: str = ""
     ) -> None:
         super().create(connection, table, columns, f" ENGINE=InnoDB CHARACTER SET utf8mb4{suffix}")
 
-    def rename(self, connection: sa.Connection, table: Table, new: Table) -> None:
+    def rename(self, connection: sa.Connection, table: ObjectPath, new: ObjectPath) -> None:
         self.rename_all(connection, [(table, new)])
 
-    def rename_all(self, connection: sa.Connection, pairs: Sequence[tuple[Table, Table]]) -> None:
+    def rename_all(self, connection: sa.Connection, pairs: Sequence[tuple[ObjectPath, ObjectPath]]) -> None:
         """Rename several tables atomically, from left to right."""
         steps = ", ".join(f"{self.name(old)} TO {self.name(new)}" for old, new in pairs)
         self.run(connection, f"RENAME TABLE {steps}")
 
-    def writable_reason(self, connection: sa.Connection, table: Table) -> str | None:
+    def writable_reason(self, connection: sa.Connection, table: ObjectPath) -> str | None:
         engine = self._fact(connection, table, "ENGINE")
         return None if engine == "InnoDB" else f"its storage engine {engine} knows no transactions"
 
-    def default_row(self, table: Table) -> str:
+    def default_row(self, table: ObjectPath) -> str:
         return f"INSERT INTO {self.name(table)} () VALUES ()"
 
     # -- changes of rows -----------------------------------------------------------------------------------------
 
-    def content(self, connection: sa.Connection, table: Table, *, lock: bool = False) -> list[Any] | None:
+    def content(self, connection: sa.Connection, table: ObjectPath, *, lock: bool = False) -> list[Any] | None:
         """Sums of checksums of all values; ``lock`` locks all rows and the gaps between them, as a DELETE would."""
         words = [f"COALESCE(CRC32({self.select_expression(c)}), 'N')" for c in self.columns(connection, table)]
         sums = f"COUNT(*), COALESCE(SUM(CRC32(CONCAT_WS(',', {', '.join(words)}))), 0)"
@@ -410,11 +413,11 @@ class MySQL(Database):
 
     # -- rows ----------------------------------------------------------------------------------------------------
 
-    def keep_for_reading(self, connection: sa.Connection, table: Table) -> None:
+    def keep_for_reading(self, connection: sa.Connection, table: ObjectPath) -> None:
         # A transaction holds the metadata lock of each table that it has used until its end.
         self.run(connection, f"SELECT 1 FROM {self.name(table)} LIMIT 0")
 
-    def load(self, connection: sa.Connection, table: Table, columns: Mapping[str, str], rows: Any) -> int:
+    def load(self, connection: sa.Connection, table: ObjectPath, columns: Mapping[str, str], rows: Any) -> int:
         driver: Any = connection.connection.driver_connection
         batches = iter(rows)
         first = next(batches, None)
@@ -426,7 +429,9 @@ class MySQL(Database):
         names = {self.quote(name): infile.making(kind) for name, kind in zip(columns, first.schema.types, strict=True)}
         return infile.load(driver, self.name(table), names, infile.texts(batches, self.title))
 
-    def _insert(self, driver: Any, table: Table, columns: Mapping[str, str], batches: Iterable[pa.RecordBatch]) -> int:
+    def _insert(
+        self, driver: Any, table: ObjectPath, columns: Mapping[str, str], batches: Iterable[pa.RecordBatch]
+    ) -> int:
         names = ", ".join(self.quote(name) for name in columns)
         head = f"INSERT INTO {self.name(table)} ({names}) VALUES "
         count = 0
@@ -440,7 +445,7 @@ class MySQL(Database):
     def is_replaced(self, error: DBAPIError) -> bool:
         return getattr(error.orig, "args", (None,))[0] in _REPLACED
 
-    def cuts(self, connection: sa.Connection, table: Table) -> list[str]:
+    def cuts(self, connection: sa.Connection, table: ObjectPath) -> list[str]:
         """Split by an integer primary key of one column, if there is one."""
         keys = self.primary_key(connection, table)
         kinds = {c.name: c.arrow for c in self.columns(connection, table)}

@@ -25,7 +25,6 @@ from twophase.catalogs.jdbc import (
     staged_changes,
     staged_renaming,
 )
-from twophase.catalogs.jdbc.database import Table
 from twophase.catalogs.jdbc.loading import Loader, Target
 from twophase.catalogs.jdbc.member import ALTER, ALTER_COPY, APPEND, CREATE, DROP, LEAVE, RENAME, Member
 from twophase.catalogs.jdbc.pinned_reads import Pinned
@@ -91,7 +90,7 @@ class JdbcParticipant(Member):
 
     def _check_free(self, connection: sa.Connection) -> None:
         is_free = self.effect in (CREATE, RENAME) and self.document["seen"] is None
-        if is_free and self.store.database.table_kind(connection, self.target) is not None:
+        if is_free and self.store.database.table_kind(connection, self.path) is not None:
             raise TableAlreadyExistsError(
                 f"Table {self.path} already exists.", path=self.path, transaction_id=self.transaction_id
             )
@@ -186,7 +185,7 @@ class JdbcParticipant(Member):
         with self.begin_transaction() as connection:
             preserving.check_unreferred(self, connection)
             if self.store.database.ddl_in_transaction:
-                self.store.database.drop(connection, self.target)
+                self.store.database.drop(connection, self.path)
                 connection.rollback()
 
     def _take_over(self, connection: sa.Connection) -> None:
@@ -234,7 +233,7 @@ class JdbcParticipant(Member):
                 f"{self.store.settings.display_url} does not say if {self.path} was published: nothing was removed.",
                 path=self.path,
                 transaction_id=self.transaction_id,
-                left_behind=[_shown(self.place.staging)],
+                left_behind=[str(self.place.staging)],
             ) from None
         if not published:  # If nothing is left, an earlier abort may have removed it.
             prepared = bool(self.document.get("prepared"))
@@ -250,7 +249,7 @@ class JdbcParticipant(Member):
         with self.begin_transaction(read_only=True) as connection:
             there = self.store.there(connection, self.place)
         place = self.place
-        return [_shown(t) for t in (place.staging, place.ledger, place.done, place.backup) if t.name in there]
+        return [str(t) for t in (place.staging, place.ledger, place.done, place.backup) if t.name in there]
 
     # -- reading inside the transaction --------------------------------------------------------------------------
 
@@ -291,7 +290,3 @@ class JdbcParticipant(Member):
 
 def _names_of(df: Any) -> list[str]:
     return list(df.column_names if isinstance(df, pa.Table) else df.columns)
-
-
-def _shown(table: Table) -> str:
-    return f"{table.database}.{table.name}"

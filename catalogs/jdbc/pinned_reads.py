@@ -8,22 +8,23 @@ part compares the version of the table with the pinned one in its own database t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 import sqlalchemy as sa
 
 from twophase.catalog.reading import ReadSource
 from twophase.catalog.snapshots import Change
-from twophase.catalogs.jdbc import publishing
-from twophase.catalogs.jdbc.database import Table
+from twophase.catalogs.jdbc import definitions, publishing
+from twophase.catalogs.jdbc.database import Column
 from twophase.catalogs.jdbc.member import Member
 from twophase.catalogs.jdbc.reading import Guard, JdbcReader
 from twophase.catalogs.jdbc.store import Store
 from twophase.errors import SnapshotTooOldError, TableNotExistError
-from twophase.model import ObjectPath
+from twophase.model import ObjectPath, TableDefinition
 from twophase.transactions import failures
 
 
@@ -45,9 +46,8 @@ class Version:
     @classmethod
     def of(cls, store: Store, connection: sa.Connection, path: ObjectPath) -> Version:
         """The version that a database transaction sees."""
-        table = Table(path.database, path.name)
         watched = store.settings.external_writes == "conflict"
-        content = store.database.content_of_small(connection, table) if watched else None
+        content = store.database.content_of_small(connection, path) if watched else None
         return cls(_facts(store, connection, path), content)
 
     def __str__(self) -> str:
@@ -55,10 +55,9 @@ class Version:
 
 
 def _facts(store: Store, connection: sa.Connection, path: ObjectPath) -> list[Any]:
-    table = Table(path.database, path.name)
     return [
-        [[column.name, column.type] for column in store.database.columns(connection, table)],
-        store.database.generation(connection, table),
+        [[column.name, column.type] for column in store.database.columns(connection, path)],
+        store.database.generation(connection, path),
         store.version(connection, store.home(path.database), path),
     ]
 
@@ -82,10 +81,9 @@ class Pinned(Guard):
         return cls([seen["columns"], seen["generation"], seen["version"]])
 
     @contextmanager
-    def watching(self, store: Store, connection: sa.Connection, table: Table) -> Iterator[None]:
-        path = ObjectPath.of(table.database, table.name)
+    def watching(self, store: Store, connection: sa.Connection, path: ObjectPath) -> Iterator[None]:
         try:
-            store.database.keep_for_reading(connection, table)
+            store.database.keep_for_reading(connection, path)
             self._check(store, connection, path)
             self._check_content(store, connection, path)
             yield
@@ -100,8 +98,7 @@ class Pinned(Guard):
     def _check_content(self, store: Store, connection: sa.Connection, path: ObjectPath) -> None:
         if self.content and self.content[0] is not None:
             # In the same snapshot of the database as the query.
-            table = Table(path.database, path.name)
-            self._require(store, path, store.database.content(connection, table) == self.content)
+            self._require(store, path, store.database.content(connection, path) == self.content)
 
     @staticmethod
     def _require(store: Store, path: ObjectPath, is_unchanged: bool) -> None:
@@ -136,7 +133,7 @@ def source_before(store: Store, path: ObjectPath, changes: Sequence[Change], ver
     if not store.database_exists(path.database):
         raise no_table(store, path, changes, version)
     with store.begin(path.database, path=path, read_only=True, snapshot=True) as connection:
-        if store.database.table_kind(connection, Table(path.database, path.name)) is None:
+        if store.database.table_kind(connection, path) is None:
             raise no_table(store, path, changes, version)
         # The record of one that is completed may have been removed.
         reached = [c for c in changes if c.number is not None or is_published(store, connection, path, c)]
@@ -172,9 +169,27 @@ def is_published(store: Store, connection: sa.Connection, path: ObjectPath, chan
     return publishing.is_recorded(store, connection, place, change.before["participant"])
 
 
+def columns_read(columns: Sequence[Column]) -> dict[str, Any]:
+    """The facts of a document from which :func:`source_as_planned` has the columns of a table."""
+    kinds = pa.schema([(column.name, column.arrow) for column in columns])
+    return {"read": [[c.name, c.type] for c in columns], "arrow": TableDefinition(kinds).to_document()}
+
+
+def source_as_planned(
+    member: Member, table: ObjectPath, pinned: Mapping[str, Any] | None, source: Callable[[str], str] | None = None
+) -> ReadSource:
+    """The source of a table whose definition its transaction changes, with the columns of when that was planned.
+
+    In a snapshot the table is ``pinned`` to the state that was seen: rows that others have added since are not read.
+    """
+    kinds = TableDefinition.from_document(member.document["arrow"]).schema
+    columns = [Column(name, text, kinds.field(name).type) for name, text in member.document["read"]]
+    guards = {} if pinned is None else {table: Pinned.seen(pinned)}
+    reader = JdbcReader(member.store, [table], columns, guards, source=source)
+    return ReadSource("batches", definition=definitions.as_read(member.definition), reader=reader)
+
+
 def source_of(store: Store, connection: sa.Connection, path: ObjectPath, guard: Guard, version: str) -> ReadSource:
     """The source of a table that is read under a guard."""
-    table = Table(path.database, path.name)
-    columns = store.database.columns(connection, table)
-    reader = JdbcReader(store, [table], columns, {table: guard})
+    reader = JdbcReader(store, [path], store.database.columns(connection, path), {path: guard})
     return ReadSource("batches", definition=store.definition(connection, path), reader=reader, version=version)

@@ -11,7 +11,6 @@ import sqlalchemy as sa
 
 from twophase.catalog.schema_changes import MERGE_SCHEMA
 from twophase.catalogs.jdbc import bringing, defaults, definitions
-from twophase.catalogs.jdbc.database import Table
 from twophase.catalogs.jdbc.member import (
     ALTER,
     ALTER_COPY,
@@ -96,7 +95,7 @@ def plan_write(
 
 
 def _refuse_view(store: Store, connection: sa.Connection, path: ObjectPath) -> None:
-    if store.database.table_kind(connection, Table(path.database, path.name)) == "view":
+    if store.database.table_kind(connection, path) == "view":
         raise CatalogError(f"{path} is a view, not a table.", path=path, hint="Drop it in the database itself.")
 
 
@@ -144,10 +143,9 @@ def _check_target(
         raise _no_table(store, path)
     if seen is None:
         return
-    database, table = store.database, Table(path.database, path.name)
-    if database.table_kind(connection, table) == "view":
+    if store.database.table_kind(connection, path) == "view":
         raise CatalogError(f"{path} is a view, not a table: it cannot be written.", path=path)
-    reason = database.writable_reason(connection, table) if purpose.inserts else None
+    reason = store.database.writable_reason(connection, path) if purpose.inserts else None
     if reason:
         raise CatalogError(f"{path} cannot be written atomically: {reason}.", path=path)
 
@@ -165,11 +163,11 @@ def watched(
     is_watched = effect in (OVERWRITE, REPLACE, DROP) and store.settings.external_writes == "conflict"
     if seen is None or not is_watched or "content" in seen:
         return seen
-    return {**seen, "content": store.database.content(connection, Table(path.database, path.name))}
+    return {**seen, "content": store.database.content(connection, path)}
 
 
 def _check_overwritten(store: Store, connection: sa.Connection, path: ObjectPath) -> None:
-    if reason := store.database.overwrite_reason(connection, Table(path.database, path.name)):
+    if reason := store.database.overwrite_reason(connection, path):
         raise CatalogError(
             f"The rows of {path} cannot be replaced: {reason}.",
             path=path,
@@ -214,13 +212,13 @@ def _replaced(
     store: Store, connection: sa.Connection, path: ObjectPath, definition: TableDefinition, facts: Document
 ) -> Document:
     """Return what a replace takes over from the old table, and whether the old table itself must be kept."""
-    database, table = store.database, Table(path.database, path.name)
-    types = {column.name: column.type for column in database.columns(connection, table)}
+    database = store.database
+    types = {column.name: column.type for column in database.columns(connection, path)}
     new = dict(definitions.columns_of(path, definition, database))
     old = store.definition(connection, path)
     kept = replace(_with_comments(definition, old), options={})
     same = sorted(name for name, kind in new.items() if types.get(name, "").lower() == kind.lower())
-    work = preserver(connection, database, table, table, frozenset(same))
+    work = preserver(connection, database, path, path, frozenset(same))
     lost = work.dependents()
     unchanged = list(new) == list(types) and len(same) == len(types)
     if not lost and not (unchanged and database.keeps_tables):
@@ -284,7 +282,7 @@ def _insert(
 
 def _of_published(store: Store, connection: sa.Connection, path: ObjectPath) -> Document:
     table = store.definition(connection, path)
-    columns = store.database.columns(connection, Table(path.database, path.name))
+    columns = store.database.columns(connection, path)
     return {
         "definition": table.to_document(),
         "clauses": [],

@@ -11,8 +11,9 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from twophase.catalogs.jdbc import copying, rendering
-from twophase.catalogs.jdbc.database import Column, Database, Table, type_of
+from twophase.catalogs.jdbc.database import Column, Database, type_of
 from twophase.errors import CatalogError
+from twophase.model import ObjectPath
 
 _is = pa.types
 
@@ -172,7 +173,7 @@ class PostgreSQL(Database):
 
     def drop_empty_database(self, connection: sa.Connection, database: str) -> None:
         for name in filter(self.is_bookkeeping, self.list_relations(connection, database)):
-            self.run(connection, f"DROP TABLE {self.name(Table(database, name))}")
+            self.run(connection, f"DROP TABLE {self.name(ObjectPath.of(database, name))}")
         try:
             self.run(connection, f"DROP SCHEMA {self.quote(database)} RESTRICT")
         except DBAPIError as error:
@@ -207,7 +208,7 @@ class PostgreSQL(Database):
             str(name): str(kind) for name, kind in connection.execute(found, {"schema": database, "names": list(names)})
         }
 
-    def columns(self, connection: sa.Connection, table: Table) -> list[Column]:
+    def columns(self, connection: sa.Connection, table: ObjectPath) -> list[Column]:
         rows = connection.execute(sa.text(_COLUMNS), {"name": self.name(table)})
         return [
             Column(name, sql, self._arrow(kind, element, modifier), not required, comment, generated, default, number)
@@ -221,22 +222,24 @@ class PostgreSQL(Database):
             return _decimal(modifier)
         return _KINDS.get(kind, pa.string())
 
-    def comment(self, connection: sa.Connection, table: Table) -> str | None:
+    def comment(self, connection: sa.Connection, table: ObjectPath) -> str | None:
         found: str | None = connection.scalar(
             sa.text("SELECT obj_description(to_regclass(:name), 'pg_class')"), {"name": self.name(table)}
         )
         return found
 
-    def set_comment(self, connection: sa.Connection, table: Table, comment: str | None) -> None:
+    def set_comment(self, connection: sa.Connection, table: ObjectPath, comment: str | None) -> None:
         self._set(connection, f"TABLE {self.name(table)}", comment)
 
-    def set_column_comment(self, connection: sa.Connection, table: Table, column: str, comment: str | None) -> None:
+    def set_column_comment(
+        self, connection: sa.Connection, table: ObjectPath, column: str, comment: str | None
+    ) -> None:
         self._set(connection, f"COLUMN {self.name(table)}.{self.quote(column)}", comment)
 
     def _set(self, connection: sa.Connection, what: str, comment: str | None) -> None:
         self.run(connection, f"COMMENT ON {what} IS {'NULL' if comment is None else self.text(comment)}")
 
-    def generation(self, connection: sa.Connection, table: Table) -> str | None:
+    def generation(self, connection: sa.Connection, table: ObjectPath) -> str | None:
         found = connection.scalar(sa.text("SELECT CAST(to_regclass(:name) AS oid)"), {"name": self.name(table)})
         return None if found is None else str(found)
 
@@ -250,8 +253,8 @@ class PostgreSQL(Database):
     def create_like(
         self,
         connection: sa.Connection,
-        table: Table,
-        source: Table,
+        table: ObjectPath,
+        source: ObjectPath,
         columns: Sequence[str],
         more: Sequence[tuple[str, str]] = (),
     ) -> None:
@@ -260,30 +263,30 @@ class PostgreSQL(Database):
         query = f"SELECT {', '.join(names)} FROM {self.name(source)}"
         self.run(connection, f"CREATE TABLE {self.name(table)} AS {query} WITH NO DATA")
 
-    def rename(self, connection: sa.Connection, table: Table, new: Table) -> None:
+    def rename(self, connection: sa.Connection, table: ObjectPath, new: ObjectPath) -> None:
         place = table
         if table.database != new.database:
             self.run(connection, f"ALTER TABLE {self.name(table)} SET SCHEMA {self.quote(new.database)}")
-            place = Table(new.database, table.name)
+            place = ObjectPath.of(new.database, table.name)
         self.run(connection, f"ALTER TABLE {self.name(place)} RENAME TO {self.quote(new.name)}")
 
-    def writable_reason(self, connection: sa.Connection, table: Table) -> str | None:
+    def writable_reason(self, connection: sa.Connection, table: ObjectPath) -> str | None:
         kind = connection.scalar(
             sa.text("SELECT relkind FROM pg_class WHERE oid = to_regclass(:name)"), {"name": self.name(table)}
         )
         return "it is a foreign table, whose server may not keep the transaction" if kind == "f" else None
 
-    def overwrite_reason(self, connection: sa.Connection, table: Table) -> str | None:
+    def overwrite_reason(self, connection: sa.Connection, table: ObjectPath) -> str | None:
         hidden = connection.scalar(
             sa.text("SELECT row_security_active(CAST(to_regclass(:name) AS oid))"), {"name": self.name(table)}
         )
         return "its row-level security may hide rows from this role, which would stay" if hidden else None
 
-    def close_to_others(self, connection: sa.Connection, table: Table) -> None:
+    def close_to_others(self, connection: sa.Connection, table: ObjectPath) -> None:
         for (role,) in connection.execute(sa.text(_GRANTEES), {"name": self.name(table)}).all():
             self.run(connection, f"REVOKE ALL ON {self.name(table)} FROM {'PUBLIC' if role is None else role}")
 
-    def delete_all(self, connection: sa.Connection, table: Table) -> None:
+    def delete_all(self, connection: sa.Connection, table: ObjectPath) -> None:
         # Raise an error instead of deleting only the rows that policies do not hide.
         before = self.text(str(connection.scalar(sa.text("SELECT current_setting('row_security')"))))
         self.run(connection, "SET LOCAL row_security = off")
@@ -292,7 +295,7 @@ class PostgreSQL(Database):
 
     # -- changes of rows -----------------------------------------------------------------------------------------
 
-    def content(self, connection: sa.Connection, table: Table, *, lock: bool = False) -> list[Any] | None:
+    def content(self, connection: sa.Connection, table: ObjectPath, *, lock: bool = False) -> list[Any] | None:
         """Based on xmin: each row version has the id of the transaction that made it; a view has none."""
         allowed = sa.text(
             "SELECT has_table_privilege(oid, 'SELECT') AND relkind IN ('r', 'p', 'm') FROM pg_class "
@@ -302,7 +305,7 @@ class PostgreSQL(Database):
             return None
         return [str(fact) for fact in self.run(connection, f"SELECT {_MADE_BY} FROM {self.name(table)}").one()]
 
-    def counted(self, connection: sa.Connection, table: Table) -> list[Any] | None:
+    def counted(self, connection: sa.Connection, table: ObjectPath) -> list[Any] | None:
         return [str(number) for number in connection.execute(sa.text(_COUNTED), {"name": self.name(table)}).one()]
 
     # -- locks ---------------------------------------------------------------------------------------------------
@@ -312,7 +315,7 @@ class PostgreSQL(Database):
             sa.text("SELECT pg_advisory_xact_lock(:space, hashtext(:name))"), {"space": self._lock_space, "name": name}
         )
 
-    def lock_target(self, connection: sa.Connection, table: Table, effect: str) -> None:
+    def lock_target(self, connection: sa.Connection, table: ObjectPath, effect: str) -> None:
         # Of an append only that no other session alters the table between the look at its columns and the rows.
         modes = {
             "replace": "ACCESS EXCLUSIVE",
@@ -323,7 +326,7 @@ class PostgreSQL(Database):
         if effect in modes and self.table_kind(connection, table) is not None:
             self.run(connection, f"LOCK TABLE {self.name(table)} IN {modes[effect]} MODE")
 
-    def keep_for_reading(self, connection: sa.Connection, table: Table) -> None:
+    def keep_for_reading(self, connection: sa.Connection, table: ObjectPath) -> None:
         # Not by a query: its snapshot would be older than a replacement for which it waits.
         try:
             with connection.begin_nested():
@@ -353,13 +356,13 @@ class PostgreSQL(Database):
 
     # -- rows ----------------------------------------------------------------------------------------------------
 
-    def load(self, connection: sa.Connection, table: Table, columns: Mapping[str, str], rows: Any) -> int:
+    def load(self, connection: sa.Connection, table: ObjectPath, columns: Mapping[str, str], rows: Any) -> int:
         return copying.copy(connection.connection.driver_connection, self.name(table), self.quote, columns, rows)
 
     def is_replaced(self, error: DBAPIError) -> bool:
         return getattr(error.orig, "sqlstate", None) in _REPLACED
 
-    def cuts(self, connection: sa.Connection, table: Table) -> list[str]:
+    def cuts(self, connection: sa.Connection, table: ObjectPath) -> list[str]:
         """Split by blocks of the table's file: needs no key, and reads nothing twice since PostgreSQL 14."""
         facts = connection.execute(
             sa.text(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import sqlalchemy as sa
 
-from twophase.catalogs.jdbc.database import Database, Table
+from twophase.catalogs.jdbc.database import Database
 from twophase.catalogs.jdbc.dependents import Preserver
 from twophase.catalogs.jdbc.dependents_generic import GenericPreserver
 from twophase.catalogs.jdbc.dependents_mysql import MySQLPreserver
@@ -14,6 +14,7 @@ from twophase.catalogs.jdbc.dependents_postgresql import PostgreSQLPreserver
 from twophase.catalogs.jdbc.dependents_sqlite import SQLitePreserver
 from twophase.catalogs.jdbc.member import Member
 from twophase.errors import CatalogError
+from twophase.model import ObjectPath
 from twophase.redaction import logger
 
 _log = logger("twophase")
@@ -25,7 +26,7 @@ _KINDS: dict[str, Callable[..., Preserver]] = {
 
 
 def preserver(
-    connection: sa.Connection, database: Database, old: Table, staging: Table, names: frozenset[str]
+    connection: sa.Connection, database: Database, old: ObjectPath, staging: ObjectPath, names: frozenset[str]
 ) -> Preserver:
     """Make the preserver of a table's dependent objects for the kind of database."""
     return _KINDS.get(database.title, GenericPreserver)(connection, database, old, staging, names)
@@ -34,7 +35,7 @@ def preserver(
 def _of(member: Member, connection: sa.Connection) -> Preserver:
     database = member.store.database
     return preserver(
-        connection, database, member.target, member.place.staging, frozenset(member.document.get("same", ()))
+        connection, database, member.path, member.place.staging, frozenset(member.document.get("same", ()))
     )
 
 

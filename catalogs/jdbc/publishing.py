@@ -26,7 +26,6 @@ from twophase.catalogs.jdbc import (
     staged_changes,
     table_locks,
 )
-from twophase.catalogs.jdbc.database import Table
 from twophase.catalogs.jdbc.member import (
     ALTER,
     ALTER_COPY,
@@ -94,7 +93,7 @@ def publish(store: Store, members: Sequence[Member]) -> None:
                 continue
             # For new columns the lock of an ALTER TABLE: two that first share one would wait for each other.
             alters = member.brought.names or member.effect == ALTER or member.is_left or member.drops
-            store.database.lock_target(connection, member.target, REPLACE if alters else member.effect)
+            store.database.lock_target(connection, member.path, REPLACE if alters else member.effect)
             member.check_target(connection, last=renaming is None)
         if waiting and renaming is not None:
             _rename(renaming, connection, waiting)
@@ -117,30 +116,27 @@ def _give_names(store: Store, connection: sa.Connection, members: Sequence[Membe
     """Rename tables, before new ones get the names that they leave."""
     for member in members:
         if member.effect == RENAME and member.drops and member.document["seen"] is not None:
-            store.database.drop(connection, member.target)
+            store.database.drop(connection, member.path)
     for old, new in _renames(store, members):
         store.database.rename(connection, old, new)
 
 
-def _renames(store: Store, members: Sequence[Member]) -> list[tuple[Table, Table]]:
+def _renames(store: Store, members: Sequence[Member]) -> list[tuple[ObjectPath, ObjectPath]]:
     """Return the renames of tables, as old and new names, in an order in which each new name is free."""
-    left = {_key(store, m.former): (m.former, m) for m in members if m.effect == RENAME}
+    canonical = store.database.canonical
+    left = {canonical(m.former): (m.former, m) for m in members if m.effect == RENAME}
     result = []
     while left:
-        free = [key for key, (_, member) in left.items() if _key(store, member.target) not in left]
+        free = [key for key, (_, member) in left.items() if canonical(member.path) not in left]
         if free:
             table, member = left.pop(free[0])
-            result.append((table, member.target))
+            result.append((table, member.path))
         else:  # They exchange their names: one makes room, by a name that none but this publish ever sees.
             table, member = left.pop(next(iter(left)))
-            hidden = Table(table.database, member.place.backup.name)
+            hidden = ObjectPath.of(table.database, member.place.backup.name)
             result.append((table, hidden))
-            left[_key(store, hidden)] = hidden, member
+            left[canonical(hidden)] = hidden, member
     return result
-
-
-def _key(store: Store, table: Table) -> ObjectPath:
-    return store.database.canonical(ObjectPath.of(table.database, table.name))
 
 
 def _apply(member: Member, connection: sa.Connection) -> None:
@@ -148,7 +144,7 @@ def _apply(member: Member, connection: sa.Connection) -> None:
     database, place = member.store.database, member.place
     if member.effect == DROP:
         if member.document["seen"] is not None:  # Else it was this transaction's own: one that is there now is another.
-            database.drop(connection, member.target)
+            database.drop(connection, member.path)
         return
     if member.effect == ALTER:
         staged_changes.apply(member, connection)
@@ -158,16 +154,16 @@ def _apply(member: Member, connection: sa.Connection) -> None:
     if member.effect == RENAME and not member.has_rows:
         return
     if member.effect == OVERWRITE:
-        database.delete_all(connection, member.target)
+        database.delete_all(connection, member.path)
     if not member.swaps:
         if member.brought.names:
-            there = [column.name for column in database.columns(connection, member.target)]
+            there = [column.name for column in database.columns(connection, member.path)]
             bringing.add(database, connection, member.path, member.brought, there)
-        member.copy_rows(connection, place.staging, member.target)
+        member.copy_rows(connection, place.staging, member.path)
         if "note" in member.document:
-            database.set_comment(connection, member.target, member.document["note"])
+            database.set_comment(connection, member.path, member.document["note"])
     elif member.effect == CREATE:
-        database.rename(connection, place.staging, member.target)
+        database.rename(connection, place.staging, member.path)
     elif member.preserves:
         preserving.swap(member, connection, lambda: _exchange(member, connection))
     else:
@@ -175,17 +171,17 @@ def _apply(member: Member, connection: sa.Connection) -> None:
 
 
 def _exchange(member: Member, connection: sa.Connection) -> None:
-    member.store.database.drop(connection, member.target)
-    member.store.database.rename(connection, member.place.staging, member.target)
+    member.store.database.drop(connection, member.path)
+    member.store.database.rename(connection, member.place.staging, member.path)
 
 
 def _rename(database: MySQL, connection: sa.Connection, members: Sequence[Member]) -> None:
     backed_up = [m for m in members if m.effect in (REPLACE, ALTER_COPY) or m.drops]
-    pairs = [(m.target, m.place.backup) for m in backed_up if m.document["seen"] is not None]
+    pairs = [(m.path, m.place.backup) for m in backed_up if m.document["seen"] is not None]
     pairs += _renames(members[0].store, members)
-    pairs += [(m.place.staging, m.target) for m in members if m.effect not in (DROP, LEAVE, RENAME)]
+    pairs += [(m.place.staging, m.path) for m in members if m.effect not in (DROP, LEAVE, RENAME)]
     pairs += [(m.place.ledger, m.place.done) for m in members]
-    watched = {member.target: member for member in members if member.is_watched}
+    watched = {member.path: member for member in members if member.is_watched}
     if not watched:
         _check_alone(connection, members)
         database.rename_all(connection, pairs)
@@ -200,7 +196,7 @@ def _rename(database: MySQL, connection: sa.Connection, members: Sequence[Member
                 member.check_content(connection, lock=True)
                 member.check_table(connection)  # Nothing had kept others from it since the first look.
             else:
-                member.check_content(locks.connection_of(member.target))
+                member.check_content(locks.connection_of(member.path))
                 locks.keep_meanwhile()
         if locks is None:
             _check_alone(connection, members)
@@ -210,11 +206,11 @@ def _rename(database: MySQL, connection: sa.Connection, members: Sequence[Member
         _check_alone(connection, members)
         for member in watched.values():
             member.check_table(connection)
-            if locks.is_awaited(member.target):
+            if locks.is_awaited(member.path):
                 raise member.conflict("another session waits to define it anew")
             # Without transactions rows wait elsewhere, and may have got in between the locks.
-            if not member.drops and database.writable_reason(connection, member.target):
-                member.check_content(locks.connection_of(member.target))
+            if not member.drops and database.writable_reason(connection, member.path):
+                member.check_content(locks.connection_of(member.path))
         others = [old for old, _ in pairs if old not in watched and not store.is_hidden(old.name)]
         try:
             with locks.given_to(connection, others):
@@ -287,7 +283,7 @@ def remove_staged(store: Store, place: Place, transaction_id: str, key: str, *, 
         if stamp is None or stamp["transaction_id"] != transaction_id:
             return
         if not database.ddl_in_transaction and not database.comments_in_ddl:
-            publishing_in_steps.undo(store, place, Table(*stamp["path"]))
+            publishing_in_steps.undo(store, place, ObjectPath.from_document(stamp["path"]))
         database.stop_writers(connection, place.label)
         if prepared:
             store.record_aborted(connection, home, key)

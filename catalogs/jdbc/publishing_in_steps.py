@@ -11,7 +11,6 @@ from collections.abc import Iterable
 
 import sqlalchemy as sa
 
-from twophase.catalogs.jdbc.database import Table
 from twophase.catalogs.jdbc.member import Member
 from twophase.catalogs.jdbc.store import PUBLISHING, Place, Store
 from twophase.failpoints import Failpoint, step
@@ -36,9 +35,9 @@ def swap(member: Member) -> None:
         moved = is_under_way(store, connection, place)
     if member.effect == "replace" and not moved:
         with step(MOVE_ASIDE), store.begin(home, path=member.path) as connection:
-            database.rename(connection, member.target, place.backup)
+            database.rename(connection, member.path, place.backup)
     with step(MOVE_IN), store.begin(home, path=member.path) as connection:
-        database.rename(connection, place.staging, member.target)
+        database.rename(connection, place.staging, member.path)
     record(store, place, member.key, member.path)
 
 
@@ -72,7 +71,7 @@ def record(store: Store, place: Place, key: str, path: ObjectPath) -> None:
             store.record_published(connection, home, key, path)
 
 
-def undo(store: Store, place: Place, target: Table) -> None:
+def undo(store: Store, place: Place, target: ObjectPath) -> None:
     """Rename the backup to the target again; the staging table still exists. Idempotent."""
     database, home = store.database, place.ledger.database
     with store.begin(home) as connection:

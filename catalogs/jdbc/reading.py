@@ -19,7 +19,7 @@ import sqlalchemy as sa
 
 from twophase.catalog.reading import BatchReader, Filter
 from twophase.catalogs.jdbc import errors
-from twophase.catalogs.jdbc.database import Column, Database, Table
+from twophase.catalogs.jdbc.database import Column, Database
 from twophase.catalogs.jdbc.databases import open_database
 from twophase.catalogs.jdbc.options import Settings
 from twophase.catalogs.jdbc.store import Store
@@ -34,7 +34,7 @@ class Guard(ABC):
     """Makes sure that a part reads the state of the table that it should; sent to the executors."""
 
     @abstractmethod
-    def watching(self, store: Store, connection: sa.Connection, table: Table) -> AbstractContextManager[None]:
+    def watching(self, store: Store, connection: sa.Connection, path: ObjectPath) -> AbstractContextManager[None]:
         """Surround the query of a part, and raise an error if it did not read that state."""
 
 
@@ -51,15 +51,15 @@ class SameVersion(Guard):
     version: list[Any]
 
     @contextmanager
-    def watching(self, store: Store, connection: sa.Connection, table: Table) -> Iterator[None]:
-        self._check(store, connection, table)
+    def watching(self, store: Store, connection: sa.Connection, path: ObjectPath) -> Iterator[None]:
+        self._check(store, connection, path)
         yield
-        self._check(store, connection, table)
+        self._check(store, connection, path)
 
-    def _check(self, store: Store, connection: sa.Connection, table: Table) -> None:
-        if version(store, connection, table) != self.version:
+    def _check(self, store: Store, connection: sa.Connection, path: ObjectPath) -> None:
+        if version(store, connection, path) != self.version:
             raise WriteConflictError(
-                f"{table.database}.{table.name} was published anew while it was read.",
+                f"{path} was published anew while it was read.",
                 hint="Run the query again; or set the option read_partitions to 1, and it is read in one piece.",
             )
 
@@ -81,7 +81,7 @@ class Part:
     """
 
     settings: Settings
-    table: Table
+    table: ObjectPath
     columns: tuple[Column, ...]
     where: str
     values: Mapping[str, Any]
@@ -93,10 +93,9 @@ class Part:
         database = open_database(self.settings)
         engine = database.engine(self.table.database, pooled=False, label="twophase read")
         reading = engine.execution_options(twophase_read_only=True, **database.snapshot_options())
-        path = f"{self.table.database}.{self.table.name}"
         try:
             with (
-                errors.speaking(self.settings, path=path),
+                errors.speaking(self.settings, path=self.table),
                 reading.connect() as connection,
                 self._watching(connection),
             ):
@@ -122,12 +121,10 @@ class Part:
         return self.guard.watching(Store(self.settings), connection, self.table)
 
 
-def version(store: Store, connection: sa.Connection, table: Table) -> list[Any]:
+def version(store: Store, connection: sa.Connection, table: ObjectPath) -> list[Any]:
     """The version of a table: it changes with each publish."""
-    database = store.database
-    home = store.home(table.database)
-    published = store.version(connection, home, ObjectPath.of(table.database, table.name))
-    return [database.generation(connection, table), published]
+    published = store.version(connection, store.home(table.database), table)
+    return [store.database.generation(connection, table), published]
 
 
 def _literal(sql: str) -> str:
@@ -140,11 +137,11 @@ class JdbcReader(BatchReader):
 
     Parameters
     ----------
-    tables : sequence of Table
+    tables : sequence of ObjectPath
         Tables that together hold the rows.
     columns : sequence of Column
         Columns of the table, in order.
-    guards : mapping of Table to Guard, optional
+    guards : mapping of ObjectPath to Guard, optional
         For tables that are read in a certain state.
     source : callable, optional
         Returns the SQL that is read instead of the tables, for a condition on their rows (empty for all).
@@ -153,9 +150,9 @@ class JdbcReader(BatchReader):
     def __init__(
         self,
         store: Store,
-        tables: Sequence[Table],
+        tables: Sequence[ObjectPath],
         columns: Sequence[Column],
-        guards: Mapping[Table, Guard] | None = None,
+        guards: Mapping[ObjectPath, Guard] | None = None,
         *,
         source: Callable[[str], str] | None = None,
     ) -> None:
@@ -193,9 +190,11 @@ class JdbcReader(BatchReader):
         where, values = self._where(conditions)
         return [part for table in self._tables for part in self._parts(table, wanted, where, values)]
 
-    def _parts(self, table: Table, columns: tuple[Column, ...], where: list[str], values: dict[str, Any]) -> list[Part]:
+    def _parts(
+        self, table: ObjectPath, columns: tuple[Column, ...], where: list[str], values: dict[str, Any]
+    ) -> list[Part]:
         store = self._store
-        with store.begin(table.database, path=f"{table.database}.{table.name}", read_only=True) as connection:
+        with store.begin(table.database, path=table, read_only=True) as connection:
             cuts = store.database.cuts(connection, table)
             guard = self._guards.get(table)
             if guard is None and len(cuts) > 1:

@@ -8,10 +8,9 @@ import sqlalchemy as sa
 from twophase.catalog.column_changes import renames_of
 from twophase.catalog.schema_versions import SchemaChange, TableSchema
 from twophase.catalogs.jdbc import definitions
-from twophase.catalogs.jdbc.database import Table
 from twophase.catalogs.jdbc.member import CREATE, DROP, LEAVE, RENAME, Member
 from twophase.catalogs.jdbc.staged_changes import statements_of
-from twophase.model import WAITING, TableDefinition
+from twophase.model import WAITING, ObjectPath, TableDefinition
 from twophase.schema import assign_ids
 from twophase.schema.errors import SchemaError
 from twophase.schema.names import fold
@@ -31,7 +30,7 @@ def schema_change(member: Member, altered: TableDefinition | None) -> SchemaChan
         return None
     creates = member.effect == CREATE or member.drops
     with member.begin_transaction(read_only=True) as connection:
-        before = None if creates else _schema(member, connection, member.target)
+        before = None if creates else _schema(member, connection, member.path)
         if altered is not None:
             after: pa.Schema = altered.schema
         else:
@@ -45,7 +44,7 @@ def schema_change(member: Member, altered: TableDefinition | None) -> SchemaChan
         return None
 
 
-def _schema(member: Member, connection: sa.Connection, table: Table) -> pa.Schema:
+def _schema(member: Member, connection: sa.Connection, table: ObjectPath) -> pa.Schema:
     database = member.store.database
     columns = [column for column in database.columns(connection, table) if column.name != WAITING]
     return definitions.to_definition(columns, database.comment(connection, table)).schema

@@ -20,7 +20,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import OperationalError
 
 from twophase.catalogs.jdbc import rendering
-from twophase.catalogs.jdbc.database import Column, Database, Table, type_of
+from twophase.catalogs.jdbc.database import Column, Database, type_of
 from twophase.catalogs.jdbc.spooling import own_directory
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath
@@ -114,7 +114,7 @@ class SQLite(Database):
 
     # -- names ---------------------------------------------------------------------------------------------------
 
-    def name(self, table: Table) -> str:
+    def name(self, table: ObjectPath) -> str:
         return self.quote(table.name)
 
     def schema(self, database: str) -> str | None:
@@ -185,17 +185,17 @@ class SQLite(Database):
         return {str(name): str(kind) for name, kind in rows}
 
     def kinds(self, connection: sa.Connection, database: str, names: Sequence[str]) -> dict[str, str]:
-        found = {name: self.table_kind(connection, Table(database, name)) for name in names}
+        found = {name: self.table_kind(connection, ObjectPath.of(database, name)) for name in names}
         return {name: kind for name, kind in found.items() if kind is not None}
 
-    def table_kind(self, connection: sa.Connection, table: Table) -> str | None:
+    def table_kind(self, connection: sa.Connection, table: ObjectPath) -> str | None:
         found: str | None = connection.scalar(
             sa.text("SELECT type FROM sqlite_master WHERE type IN ('table', 'view') AND name = :name COLLATE NOCASE"),
             {"name": table.name},
         )
         return found
 
-    def columns(self, connection: sa.Connection, table: Table) -> list[Column]:
+    def columns(self, connection: sa.Connection, table: ObjectPath) -> list[Column]:
         rows = connection.execute(
             sa.text('SELECT name, type, "notnull", hidden, dflt_value FROM pragma_table_xinfo(:name)'),
             {"name": table.name},
@@ -209,15 +209,15 @@ class SQLite(Database):
     def _comments(self) -> str:
         return self.quote(f"{self.settings.staging_prefix}comments")
 
-    def comment(self, connection: sa.Connection, table: Table) -> str | None:
-        if self.table_kind(connection, Table(MAIN, f"{self.settings.staging_prefix}comments")) is None:
+    def comment(self, connection: sa.Connection, table: ObjectPath) -> str | None:
+        if self.table_kind(connection, ObjectPath.of(MAIN, f"{self.settings.staging_prefix}comments")) is None:
             return None
         found: str | None = connection.scalar(
             sa.text(f"SELECT comment FROM {self._comments()} WHERE name = :name COLLATE NOCASE"), {"name": table.name}
         )
         return found
 
-    def set_comment(self, connection: sa.Connection, table: Table, comment: str | None) -> None:
+    def set_comment(self, connection: sa.Connection, table: ObjectPath, comment: str | None) -> None:
         self.run(
             connection,
             f"CREATE TABLE IF NOT EXISTS {self._comments()} (name TEXT COLLATE NOCASE PRIMARY KEY, comment TEXT)",
@@ -230,12 +230,12 @@ class SQLite(Database):
     def column_type(self, field: pa.Field) -> str | None:
         return type_of(_TYPES, field.type)
 
-    def drop(self, connection: sa.Connection, table: Table) -> None:
+    def drop(self, connection: sa.Connection, table: ObjectPath) -> None:
         super().drop(connection, table)
         if self.comment(connection, table) is not None:
             self.set_comment(connection, table, None)
 
-    def rename(self, connection: sa.Connection, table: Table, new: Table) -> None:
+    def rename(self, connection: sa.Connection, table: ObjectPath, new: ObjectPath) -> None:
         # Views and triggers refer to a table by name: they are not rewritten for the new name.
         self.run(connection, "PRAGMA legacy_alter_table = ON")
         self.run(connection, f"ALTER TABLE {self.name(table)} RENAME TO {self.quote(new.name)}")
@@ -247,7 +247,7 @@ class SQLite(Database):
 
     # -- changes of rows -----------------------------------------------------------------------------------------
 
-    def content(self, connection: sa.Connection, table: Table, *, lock: bool = False) -> list[Any] | None:
+    def content(self, connection: sa.Connection, table: ObjectPath, *, lock: bool = False) -> list[Any] | None:
         """A digest of all values: SQLite's own change counter is for the whole file and includes our changes."""
         driver: Any = connection.connection.driver_connection
         made, count, digest = driver.text_factory, 0, hashlib.blake2b(digest_size=16)
@@ -279,7 +279,7 @@ class SQLite(Database):
                 own.execute("COMMIT")
             yield file
 
-    def load(self, connection: sa.Connection, table: Table, columns: Mapping[str, str], rows: Any) -> int:
+    def load(self, connection: sa.Connection, table: ObjectPath, columns: Mapping[str, str], rows: Any) -> int:
         names = ", ".join(self.quote(name) for name in columns)
         driver: Any = connection.connection.driver_connection
         driver.execute("ATTACH DATABASE ? AS spool", (str(rows),))
@@ -289,7 +289,7 @@ class SQLite(Database):
     def snapshot_options(self) -> dict[str, Any]:
         return {}
 
-    def cuts(self, connection: sa.Connection, table: Table) -> list[str]:
+    def cuts(self, connection: sa.Connection, table: ObjectPath) -> list[str]:
         if self.table_kind(connection, table) != "table":
             return [""]
         taken = {column.name.lower() for column in self.columns(connection, table)}

@@ -12,23 +12,18 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import pyarrow as pa
-
 from twophase.catalog import TableChange
 from twophase.catalog.reading import ReadSource
-from twophase.catalogs.jdbc import altering_by_copy, altering_statements, definitions
+from twophase.catalogs.jdbc import altering_by_copy, altering_statements, pinned_reads
 from twophase.catalogs.jdbc.altered_columns import Altered
-from twophase.catalogs.jdbc.database import Column, Database, Table
+from twophase.catalogs.jdbc.database import Database
 from twophase.catalogs.jdbc.member import ALTER, ALTER_COPY, APPEND, OVERWRITE, Member, document_of
 from twophase.catalogs.jdbc.mysql import MySQL
-from twophase.catalogs.jdbc.pinned_reads import Pinned
 from twophase.catalogs.jdbc.postgresql import PostgreSQL
-from twophase.catalogs.jdbc.reading import JdbcReader
 from twophase.catalogs.jdbc.sqlite import SQLite
 from twophase.catalogs.jdbc.staged_changes import attempt, statements_of, to_document, without_secrets
 from twophase.catalogs.jdbc.store import Store
-from twophase.errors import CatalogError, TableNotExistError
-from twophase.model import ObjectPath, Purpose, TableDefinition, WriteContext
+from twophase.model import ObjectPath, Purpose, WriteContext
 from twophase.redaction import is_secret
 from twophase.transactions import failures
 
@@ -71,8 +66,7 @@ def plan_alter(
         "pins_reads": context.pins_reads,
         "definition": without_secrets(found.definition).to_document(),
         "statements": [[to_document(change) for change in statement] for statement in statements],
-        "read": [[c.name, c.type] for c in found.columns],
-        "arrow": TableDefinition(pa.schema([(c.name, c.arrow) for c in found.columns])).to_document(),
+        **pinned_reads.columns_read(found.columns),
         "queries": [[[_value(store.database, c), c.name] for c in step] for step in found.steps],
     }
 
@@ -85,12 +79,7 @@ def _refuse_secrets(path: ObjectPath, changes: Sequence[TableChange], context: W
 
 def _seen(store: Store, path: ObjectPath) -> Mapping[str, Any]:
     with store.begin(path.database, path=path, read_only=True) as connection:
-        if store.database.table_kind(connection, Table(path.database, path.name)) == "view":
-            raise CatalogError(f"{path} is a view, not a table.", path=path)
-        found = store.seen(connection, path)
-    if found is None:
-        raise TableNotExistError(f"Table {path} does not exist in catalog {store.settings.catalog}.", path=path)
-    return found
+        return store.seen_table(connection, path)
 
 
 # -- reading inside the transaction ------------------------------------------------------------------------------------
@@ -98,17 +87,13 @@ def _seen(store: Store, path: ObjectPath) -> Mapping[str, Any]:
 
 def read_source(member: Member) -> ReadSource:
     """Return the source of the old rows in the new columns."""
-    document, database = member.document, member.store.database
-    kinds = TableDefinition.from_document(document["arrow"]).schema
-    columns = [Column(name, text, kinds.field(name).type) for name, text in document["read"]]
-    # In a snapshot, rows that others have added since are not read.
-    guards = {member.target: Pinned.seen(document["seen"])} if document["pins_reads"] else {}
-    source = partial(_query, database, member.target, document["queries"])
-    reader = JdbcReader(member.store, [member.target], columns, guards, source=source)
-    return ReadSource("batches", definition=definitions.as_read(member.definition), reader=reader)
+    document = member.document
+    source = partial(_query, member.store.database, member.path, document["queries"])
+    seen = document["seen"] if document["pins_reads"] else None
+    return pinned_reads.source_as_planned(member, member.path, seen, source)
 
 
-def _query(database: Database, table: Table, queries: Sequence[Sequence[Sequence[str]]], condition: str) -> str:
+def _query(database: Database, table: ObjectPath, queries: Sequence[Sequence[Sequence[str]]], condition: str) -> str:
     """The SQL of a table after some statements: a query for each, over that of the one before."""
     result = database.name(table)
     where = f" WHERE {condition}" if condition else ""

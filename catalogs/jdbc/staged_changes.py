@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from twophase.catalog import TableChange
 from twophase.catalogs.jdbc import altering
 from twophase.catalogs.jdbc.altered_columns import Altered
-from twophase.catalogs.jdbc.database import Column, Table
+from twophase.catalogs.jdbc.database import Column
 from twophase.catalogs.jdbc.member import REPLACE, Member
 from twophase.catalogs.jdbc.store import Store
 from twophase.model import ObjectPath, TableDefinition
@@ -41,11 +41,11 @@ def attempt(store: Store, path: ObjectPath, statements: Sequence[Sequence[TableC
     CatalogError, SchemaError
         A change is not possible.
     """
-    database, table = store.database, Table(path.database, path.name)
+    database = store.database
     with store.begin(path.database, path=path) as connection:
-        database.lock_target(connection, table, REPLACE)
+        database.lock_target(connection, path, REPLACE)
         steps = [altering.apply(database, connection, path, changes) for changes in statements]
-        found = Attempt(store.definition(connection, path), list(database.columns(connection, table)), steps)
+        found = Attempt(store.definition(connection, path), list(database.columns(connection, path)), steps)
         connection.rollback()
     return found
 

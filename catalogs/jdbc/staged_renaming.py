@@ -10,19 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import pyarrow as pa
 import sqlalchemy as sa
 
 from twophase.catalog.reading import ReadSource
-from twophase.catalogs.jdbc import defaults, definitions
-from twophase.catalogs.jdbc.database import Column, Table
+from twophase.catalogs.jdbc import defaults, pinned_reads
 from twophase.catalogs.jdbc.member import DROP, LEAVE, OF_THE_RENAMED, RENAME, Member, document_of
 from twophase.catalogs.jdbc.mysql import MySQL
-from twophase.catalogs.jdbc.pinned_reads import Pinned
-from twophase.catalogs.jdbc.reading import JdbcReader
 from twophase.catalogs.jdbc.store import Store
-from twophase.errors import CatalogError, TableAlreadyExistsError, TableNotExistError
-from twophase.model import ObjectPath, Purpose, TableDefinition, WriteContext
+from twophase.errors import CatalogError, TableAlreadyExistsError
+from twophase.model import ObjectPath, Purpose, WriteContext
 from twophase.transactions import failures
 
 Document = dict[str, Any]
@@ -57,7 +53,7 @@ def plan_rename(
     if new_path.namespace != path.namespace:
         raise CatalogError(f"{path} cannot move to another database.", path=path)
     with store.begin(path.database, path=path, read_only=True) as connection:
-        if base is None and store.database.table_kind(connection, Table(new_path.database, new_path.name)) is not None:
+        if base is None and store.database.table_kind(connection, new_path) is not None:
             raise TableAlreadyExistsError(
                 f"Table {new_path} already exists in catalog {store.settings.catalog}.", path=new_path
             )
@@ -77,13 +73,8 @@ def _facts(store: Store, connection: sa.Connection, path: ObjectPath, context: W
         if former["effect"] != RENAME or former.get("rows"):
             raise failures.not_renamed(path, context.transaction_id)
         return {key: former[key] for key in (*OF_THE_RENAMED, "definition", "columns", "computed")}
-    old = Table(path.database, path.name)
-    seen, kind = store.seen(connection, path), store.database.table_kind(connection, old)
-    if seen is None:
-        raise TableNotExistError(f"Table {path} does not exist in catalog {store.settings.catalog}.", path=path)
-    if kind == "view":
-        raise CatalogError(f"{path} is a view, not a table.", path=path)
-    columns = store.database.columns(connection, old)
+    seen = store.seen_table(connection, path)
+    columns = store.database.columns(connection, path)
     definition = store.definition(connection, path)
     return {
         "from": path.to_document(),
@@ -91,8 +82,7 @@ def _facts(store: Store, connection: sa.Connection, path: ObjectPath, context: W
         "definition": definition.to_document(),
         "columns": definition.schema.names,
         "computed": defaults.computed(columns),
-        "read": [[c.name, c.type] for c in columns],
-        "arrow": TableDefinition(pa.schema([(c.name, c.arrow) for c in columns])).to_document(),
+        **pinned_reads.columns_read(columns),
     }
 
 
@@ -128,11 +118,4 @@ def is_renamed(document: Mapping[str, Any]) -> bool:
 
 def read_source(member: Member) -> ReadSource:
     """Return the source of the rows of a renamed table, which still has its former name."""
-    document = member.document
-    kinds = TableDefinition.from_document(document["arrow"]).schema
-    columns = [Column(name, text, kinds.field(name).type) for name, text in document["read"]]
-    old = member.former
-    # In a snapshot, rows that others have added since are not read.
-    guards = {} if document["pinned"] is None else {old: Pinned.seen(document["pinned"])}
-    reader = JdbcReader(member.store, [old], columns, guards)
-    return ReadSource("batches", definition=definitions.as_read(member.definition), reader=reader)
+    return pinned_reads.source_as_planned(member, member.former, member.document["pinned"])

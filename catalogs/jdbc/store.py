@@ -32,11 +32,11 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from twophase.catalog import Catalog
 from twophase.catalogs.jdbc import definitions, errors
-from twophase.catalogs.jdbc.database import Database, Table
+from twophase.catalogs.jdbc.database import Database
 from twophase.catalogs.jdbc.databases import open_database
 from twophase.catalogs.jdbc.options import Settings
 from twophase.catalogs.jdbc.sqlite import SQLite
-from twophase.errors import CatalogError
+from twophase.errors import CatalogError, TableNotExistError
 from twophase.model import ObjectPath, TableDefinition
 
 #: The ledger's row that holds the owner stamp instead of a partition.
@@ -62,10 +62,10 @@ _ABORTED = "aborted"
 class Place:
     """The hidden tables of one participant."""
 
-    staging: Table
-    ledger: Table
-    done: Table
-    backup: Table
+    staging: ObjectPath
+    ledger: ObjectPath
+    done: ObjectPath
+    backup: ObjectPath
 
     @property
     def names(self) -> list[str]:
@@ -166,24 +166,37 @@ class Store:
 
     def definition(self, connection: sa.Connection, path: ObjectPath) -> TableDefinition:
         """The definition of an existing table."""
-        table = Table(path.database, path.name)
-        return definitions.to_definition(
-            self.database.columns(connection, table), self.database.comment(connection, table)
-        )
+        columns = self.database.columns(connection, path)
+        return definitions.to_definition(columns, self.database.comment(connection, path))
 
     def seen(self, connection: sa.Connection, path: ObjectPath) -> dict[str, Any] | None:
         """The state of a target, recorded by a statement to detect later changes; None if the table does not exist."""
-        table = Table(path.database, path.name)
-        if self.database.table_kind(connection, table) is None:
+        if self.database.table_kind(connection, path) is None:
             return None
-        columns = self.database.columns(connection, table)
+        columns = self.database.columns(connection, path)
         numbers = [column.number for column in columns]
         return {
             "columns": [[column.name, column.type] for column in columns],
             **({"numbers": numbers} if None not in numbers else {}),
-            "generation": self.database.generation(connection, table),
+            "generation": self.database.generation(connection, path),
             "version": self.version(connection, self.home(path.database), path),
         }
+
+    def seen_table(self, connection: sa.Connection, path: ObjectPath) -> dict[str, Any]:
+        """Return the state of a target that must be a table.
+
+        Raises
+        ------
+        TableNotExistError
+        CatalogError
+            It is a view.
+        """
+        seen = self.seen(connection, path)
+        if seen is None:
+            raise TableNotExistError(f"Table {path} does not exist in catalog {self.settings.catalog}.", path=path)
+        if self.database.table_kind(connection, path) == "view":
+            raise CatalogError(f"{path} is a view, not a table.", path=path)
+        return seen
 
     def there(self, connection: sa.Connection, place: Place) -> set[str]:
         """Return which hidden tables of a participant exist, including the published table."""
@@ -211,11 +224,11 @@ class Store:
 
     def place_of(self, home: str, key: str) -> Place:
         """The hidden tables with this key."""
-        return Place(*(Table(home, f"{self.prefix}{kind}_{key}") for kind in "sldo"))
+        return Place(*(ObjectPath.of(home, f"{self.prefix}{kind}_{key}") for kind in "sldo"))
 
-    def published(self, home: str) -> Table:
+    def published(self, home: str) -> ObjectPath:
         """The table of published participants."""
-        return Table(home, f"{self.prefix}published")
+        return ObjectPath.of(home, f"{self.prefix}published")
 
     # -- the ledger ----------------------------------------------------------------------------------------------
 
@@ -233,11 +246,11 @@ class Store:
             database.create(connection, place.ledger, columns)
             connection.execute(sa.insert(self.ledger_table(place.ledger)).values(part=STAMP, row_count=0, stamp=text))
 
-    def ledger_table(self, table: Table) -> sa.TableClause:
+    def ledger_table(self, table: ObjectPath) -> sa.TableClause:
         """The ledger as a table for SQLAlchemy's statements."""
         return self.database.construct(table, "part", "row_count", "stamp")
 
-    def stamp(self, connection: sa.Connection, table: Table) -> dict[str, Any] | None:
+    def stamp(self, connection: sa.Connection, table: ObjectPath) -> dict[str, Any] | None:
         """The owner stamp of a ledger; None if the table is not a ledger of twophase."""
         database = self.database
         if database.comments_in_ddl:
@@ -278,7 +291,7 @@ class Store:
                     self.database.create_index(connection, table, "target")
             except DBAPIError as error:
                 if attempt == 3:
-                    raise errors.failed(error, self.settings, path=f"{table.database}.{table.name}") from None
+                    raise errors.failed(error, self.settings, path=table) from None
         self._make_row(home, _VERSION + self.target_key(target), self.target_key(target))
         return self._make_row(home, _IDENTITY, secrets.token_hex(16))
 

@@ -21,9 +21,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from twophase.catalogs.jdbc.database import Table
 from twophase.catalogs.jdbc.mysql import MySQL
 from twophase.errors import CatalogError
+from twophase.model import ObjectPath
 
 READ, WRITE = "READ", "WRITE"
 
@@ -54,7 +54,9 @@ _GRANTED.set_result(None)
 
 
 @contextmanager
-def held(database: MySQL, engine: sa.Engine, tables: Mapping[Table, str], where: str) -> Iterator[TableLocks | None]:
+def held(
+    database: MySQL, engine: sa.Engine, tables: Mapping[ObjectPath, str], where: str
+) -> Iterator[TableLocks | None]:
     """Block other writers of tables, but no readers; None if the role lacks the privilege to lock tables.
 
     Parameters
@@ -101,18 +103,18 @@ class TableLocks:
         A connection that waits for no lock.
     connections : sequence of sqlalchemy.Connection
         One for each group, and one for each table of the first group, at least.
-    groups : sequence of sequence of Table
+    groups : sequence of sequence of ObjectPath
         Tables in the order in which RENAME asks for them.
     kinds : mapping
         How to lock each table in place of its group.
 
     Attributes
     ----------
-    overtaken : Table or None
+    overtaken : ObjectPath or None
         The table that another statement would have defined anew before a RENAME, which was interrupted.
     """
 
-    overtaken: Table | None = None
+    overtaken: ObjectPath | None = None
 
     def __init__(
         self,
@@ -120,8 +122,8 @@ class TableLocks:
         threads: Executor,
         probe: sa.Connection,
         connections: Sequence[sa.Connection],
-        groups: Sequence[Sequence[Table]],
-        kinds: Mapping[Table, str],
+        groups: Sequence[Sequence[ObjectPath]],
+        kinds: Mapping[ObjectPath, str],
     ) -> None:
         self._database = database
         self._threads = threads
@@ -129,9 +131,9 @@ class TableLocks:
         self._groups = list(zip(connections, groups, strict=False))
         self._free = list(connections[len(groups) :])
         self._kinds = kinds
-        self._alone: dict[sa.Connection, tuple[Table, Future[None]]] = {}
+        self._alone: dict[sa.Connection, tuple[ObjectPath, Future[None]]] = {}
         #: What the RENAME takes without a lock of ours that keeps readers out: it may have to wait for them.
-        self._open: list[Table] = []
+        self._open: list[ObjectPath] = []
         self._kept = time.monotonic()
 
     def take_together(self) -> None:
@@ -152,7 +154,7 @@ class TableLocks:
         for connection, group in self._groups[1:]:
             _lock(self._database, connection, {table: self._together(connection, table) for table in group})
 
-    def _together(self, connection: sa.Connection, table: Table) -> str:
+    def _together(self, connection: sa.Connection, table: ObjectPath) -> str:
         """The lock, for now, of a table whose rows are not compared again once it is locked alone.
 
         Beside a READ lock, rows for a table without transactions wait where they would come before the RENAME.
@@ -182,12 +184,12 @@ class TableLocks:
         for _, lock in self._alone.values():
             lock.result()
 
-    def connection_of(self, table: Table) -> sa.Connection:
+    def connection_of(self, table: ObjectPath) -> sa.Connection:
         """The connection that locks a table, which alone can read it."""
         found = [connection for connection, (own, _) in self._alone.items() if own == table]
         return found[0] if found else next(holder for holder, tables in self._groups if table in tables)
 
-    def is_awaited(self, table: Table) -> bool:
+    def is_awaited(self, table: ObjectPath) -> bool:
         """Whether another statement waits to have the table for itself alone, as RENAME, DROP and TRUNCATE do.
 
         To prepare a statement takes the only lock that is granted beside ours, but not while such a one waits.
@@ -202,7 +204,7 @@ class TableLocks:
         return False
 
     @contextmanager
-    def given_to(self, waiting: sa.Connection, others: Sequence[Table] = ()) -> Iterator[None]:
+    def given_to(self, waiting: sa.Connection, others: Sequence[ObjectPath] = ()) -> Iterator[None]:
         """Give up each lock as soon as a RENAME of this connection waits for it.
 
         While it waits for readers of another table, a statement that begins to wait for a locked one would come before
@@ -210,7 +212,7 @@ class TableLocks:
 
         Parameters
         ----------
-        others : sequence of Table
+        others : sequence of ObjectPath
             Tables that the RENAME takes away, too, and that are not locked.
 
         Raises
@@ -247,12 +249,12 @@ class TableLocks:
         for connection in self._holders():
             _unlock(self._database, connection)
 
-    def _left(self) -> list[Table]:
+    def _left(self) -> list[ObjectPath]:
         """The tables that are locked now, in the order in which RENAME asks for them."""
         alone = [self._alone[connection][0] for connection in self._held_alone()]
         return sorted([*alone, *(table for _, group in self._groups for table in group)], key=_order)
 
-    def _waits_before(self, locked: Table) -> bool:
+    def _waits_before(self, locked: ObjectPath) -> bool:
         """Whether the RENAME does not ask for this table yet, as it waits for readers of one before it."""
         asked_for = [table for table, lock in self._alone.values() if not lock.done()]
         for table in [table for table in (*self._open, *asked_for) if _order(table) < _order(locked)]:
@@ -262,7 +264,7 @@ class TableLocks:
                 return True
         return False
 
-    def _is_there(self, table: Table) -> bool:
+    def _is_there(self, table: ObjectPath) -> bool:
         """Whether no connection has the table for itself alone yet: SHOW goes before all that wait for it."""
         try:
             self._database.run(self._probe, f"SHOW CREATE TABLE {self._database.name(table)}")
@@ -278,7 +280,7 @@ class TableLocks:
     def _holders(self) -> list[sa.Connection]:
         return [*self._held_alone(), *(holder for holder, _ in self._groups)]
 
-    def _give_first(self, table: Table) -> None:
+    def _give_first(self, table: ObjectPath) -> None:
         """Give up the lock of a table, the first one that is left, if the RENAME waits for it."""
         if not self.is_awaited(table):
             return
@@ -301,7 +303,7 @@ class TableLocks:
             self._free.append(connection)
         self._alone.clear()
 
-    def _hand_over(self, holder: sa.Connection, tables: Sequence[Table]) -> None:
+    def _hand_over(self, holder: sa.Connection, tables: Sequence[ObjectPath]) -> None:
         """Take the locks of tables after a connection that locks them together, with no other writer in between."""
         taking = {self._free.pop(): table for table in tables}
         for connection, table in taking.items():
@@ -327,7 +329,7 @@ def _most(number: int) -> int:
     return first + 1 + math.ceil((number - first) / (first + 2))
 
 
-def _groups(names: Sequence[Table], connections: int, where: str) -> list[Sequence[Table]]:
+def _groups(names: Sequence[ObjectPath], connections: int, where: str) -> list[Sequence[ObjectPath]]:
     """Tables that are locked together until they are locked one by one: the first ones before the RENAME.
 
     Each of the first group needs a connection, beside one for each group. Of a later group one more can be locked, by
@@ -372,7 +374,7 @@ def _probe(database: MySQL, engine: sa.Engine) -> Iterator[sa.Connection]:
         yield connection
 
 
-def _lock(database: MySQL, connection: sa.Connection, tables: Mapping[Table, str]) -> None:
+def _lock(database: MySQL, connection: sa.Connection, tables: Mapping[ObjectPath, str]) -> None:
     parts = (f"{database.name(table)} {kind}" for table, kind in tables.items())
     seconds = min(IDLE + database.settings.lock_timeout, _LONGEST_IDLE)
     database.run(connection, f"SET SESSION wait_timeout = {seconds}")
@@ -385,7 +387,7 @@ def _unlock(database: MySQL, connection: sa.Connection) -> None:
         database.run(connection, "SET SESSION wait_timeout = DEFAULT")
 
 
-def _order(table: Table) -> tuple[bytes, bytes]:
+def _order(table: ObjectPath) -> tuple[bytes, bytes]:
     return table.database.encode(), table.name.encode()
 
 

@@ -11,7 +11,6 @@ from tests.jdbc.places import Place, ordered
 from tests.jdbc.statements import ROWS, run, stage
 from twophase.catalog import Environment
 from twophase.catalogs.jdbc import JdbcCatalog
-from twophase.catalogs.jdbc.database import Table
 from twophase.model import ObjectPath, Outcome, Purpose
 
 
@@ -24,7 +23,7 @@ def test_a_look_at_several_stamps_does_not_hold_up_a_publish_of_several_tables(
     cleaner = place.catalog()
     read, looked = cleaner.store.stamp, []
 
-    def publish_in_between(connection: sa.Connection, table: Table) -> dict[str, Any] | None:
+    def publish_in_between(connection: sa.Connection, table: ObjectPath) -> dict[str, Any] | None:
         looked.append(table.name)
         if len(looked) == 2:
             catalog.publish_group(list(staged))
@@ -48,7 +47,7 @@ def test_a_ledger_that_is_gone_for_a_moment_does_not_end_the_look(
     participant = stage(catalog, ObjectPath.of(database, "one"))
     read, looked = catalog.store.stamp, []
 
-    def gone_at_first(connection: sa.Connection, table: Table) -> dict[str, Any] | None:
+    def gone_at_first(connection: sa.Connection, table: ObjectPath) -> dict[str, Any] | None:
         looked.append(table.name)
         if len(looked) > 1:
             return read(connection, table)

@@ -16,7 +16,6 @@ from tests.jdbc.conftest import make_place
 from tests.jdbc.places import Place, ordered
 from tests.jdbc.statements import ROWS, offer, table
 from twophase.catalogs.jdbc import JdbcCatalog, copying, infile
-from twophase.catalogs.jdbc.database import Table
 from twophase.catalogs.jdbc.loading import Loader
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath, Purpose
@@ -73,7 +72,7 @@ def catalog(postgresql: Place) -> Iterator[JdbcCatalog]:
 
 
 def _load(catalog: JdbcCatalog, place: Place, name: str, columns: dict[str, str], rows: pa.Table) -> None:
-    target, names = Table("public", name), [f'"{column}" {kind}' for column, kind in columns.items()]
+    target, names = ObjectPath.of("public", name), [f'"{column}" {kind}' for column, kind in columns.items()]
     place.execute(f"DROP TABLE IF EXISTS {name}")
     place.execute(f"CREATE TABLE {name} ({', '.join(names)})")
     with catalog.store.begin("public") as connection:
@@ -228,7 +227,7 @@ def _into_maria(catalog: JdbcCatalog, place: Place, name: str, columns: dict[str
     place.execute(f"DROP TABLE IF EXISTS {name}")
     place.execute(f"CREATE TABLE {name} ({', '.join(kinds)}) CHARACTER SET utf8mb4")
     with catalog.store.begin("twophase") as connection:
-        return database.load(connection, Table("twophase", name), columns, batches)
+        return database.load(connection, ObjectPath.of("twophase", name), columns, batches)
 
 
 @pytest.fixture
@@ -330,7 +329,7 @@ def test_rows_that_end_in_an_error_leave_none_and_the_connection_is_good(mariadb
 
     with maria.store.engine("twophase").connect() as connection:
         with pytest.raises(ArithmeticError, match="the user's own"), connection.begin():
-            database.load(connection, Table("twophase", "broken"), {"v": "bigint"}, rows())
+            database.load(connection, ObjectPath.of("twophase", "broken"), {"v": "bigint"}, rows())
         with connection.begin():
             assert database.run(connection, "SELECT count(*) FROM broken").all() == [(0,)]
     mariadb.execute("DROP TABLE broken")

@@ -19,7 +19,6 @@ from tests.jdbc.places import Place, Row, open_jdbc, ordered
 from tests.jdbc.statements import SCHEMA, offer, run, table
 from twophase.catalog.reading import Filter
 from twophase.catalogs.jdbc import JdbcCatalog, errors
-from twophase.catalogs.jdbc.database import Table
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath, Purpose
 
@@ -83,8 +82,7 @@ def test_defaults_are_there_after_a_replace_and_after_a_comment(
     place.execute(f"CREATE TABLE {name} ({body})")
     with catalog.store.begin(path.database) as connection:
         for column in columns:
-            daily = Table(path.database, path.name)
-            catalog.store.database.set_column_comment(connection, daily, column, f"the {column}")
+            catalog.store.database.set_column_comment(connection, path, column, f"the {column}")
     made = {column: value for column, (_, value) in columns.items()}
     assert _by_default(place, name) == tuple(made.values())
     replaced = run(catalog, path, REPLACE, [(None,) * len(columns)], catalog.load_table(path).schema)

@@ -636,9 +636,7 @@ def test_column_types_are_the_users_where_they_say_so(shop: Shop, tmp_path: Path
     shop.sql(f"CREATE TABLE @{table} OPTIONS (column_types = 'name VARCHAR(3)') AS SELECT 'abc' AS name")
     found = shop.place.catalog()
     with found.store.begin(DATABASE) as connection:
-        from twophase.catalogs.jdbc.database import Table
-
-        (column,) = found.store.database.columns(connection, Table(DATABASE, table))
+        (column,) = found.store.database.columns(connection, ObjectPath.of(DATABASE, table))
     found.close()
     assert column.type.lower() in ("varchar(3)", "character varying(3)")
     with pytest.raises(CatalogError, match="Did you mean column_types"):

@@ -15,7 +15,6 @@ from tests.jdbc.places import Place, fetch
 from tests.jdbc.statements import ROWS, run, stage, transaction_id
 from tests.jdbc.test_altering import add
 from twophase.catalogs.jdbc import JdbcCatalog, publishing, table_locks
-from twophase.catalogs.jdbc.database import Table
 from twophase.catalogs.jdbc.mysql import MySQL
 from twophase.errors import CatalogError, WriteConflictError
 from twophase.model import ObjectPath, Purpose, WriteContext
@@ -197,7 +196,7 @@ def test_a_row_is_not_lost_when_a_reader_keeps_one_of_many_tables_until_the_rena
     members = [staged(catalog, one, "replace") for one in paths]
     engine = sa.create_engine(place.url)
     reader = engine.connect()
-    read, own = Table(path.database, paths[2].name), table_locks.TableLocks._hand_over
+    read, own = ObjectPath.of(path.database, paths[2].name), table_locks.TableLocks._hand_over
 
     def hand_over(locks: Any, holder: Any, tables: Any) -> None:
         own(locks, holder, tables)
@@ -441,7 +440,7 @@ def test_the_server_gives_up_the_locks_of_a_machine_that_is_lost(
     run(catalog, path)
     monkeypatch.setattr(table_locks, "IDLE", 0)
     with contextlib.closing(place.catalog(lock_timeout="1")) as lost:
-        database, table = lost.store.database, Table(path.database, path.name)
+        database, table = lost.store.database, path
         assert isinstance(database, MySQL)
         with table_locks.held(database, lost.store.engine(path.database), {table: table_locks.WRITE}, "here"):
             place.execute(INSERT.format(t=place.name(path)))
@@ -460,7 +459,7 @@ def test_a_publish_whose_locks_the_server_has_given_up_is_refused(
     take = table_locks.TableLocks.take_alone
 
     def take_alone(locks: Any) -> None:
-        connection = locks.connection_of(members[number].target)
+        connection = locks.connection_of(members[number].path)
         place.execute(f"KILL {connection.connection.driver_connection.thread_id()}")
         place.execute(INSERT.format(t=place.name(paths[number])))
         take(locks)
