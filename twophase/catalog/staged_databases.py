@@ -37,12 +37,10 @@ def plan_create(
 
     Parameters
     ----------
-    catalog : SupportsStagedDatabases
     database : str
         Its name, unquoted.
     properties : mapping of str to str
         As in :meth:`Catalog.create_database`.
-    context : WriteContext
 
     Raises
     ------
@@ -76,12 +74,10 @@ def plan_drop(
 
     Parameters
     ----------
-    catalog : SupportsStagedDatabases
     database : str
         Its name, unquoted.
     gone : collection of str
         The tables in it that the transaction drops.
-    context : WriteContext
 
     Raises
     ------
@@ -105,26 +101,14 @@ def plan_drop(
 
 
 def restored(catalog: Catalog, document: Mapping[str, Any]) -> DatabaseChange | None:
-    """Return the participant of a document; None if it is of a table.
-
-    Parameters
-    ----------
-    catalog : Catalog
-    document : mapping
-    """
+    """Return the participant of a document; None if it is of a table."""
     kinds = {Purpose.CREATE_DATABASE.value: CreateDatabase, Purpose.DROP_DATABASE.value: DropDatabase}
     kind = kinds.get(document["purpose"])
     return None if kind is None else kind(catalog, document)
 
 
 def not_empty(database: str, contents: Collection[str]) -> CatalogError:
-    """Return the error for a database that is not dropped without CASCADE.
-
-    Parameters
-    ----------
-    database : str
-    contents : collection of str
-    """
+    """Return the error for a database that is not dropped without CASCADE."""
     return CatalogError(
         f"Database {database} is not empty: it holds {_some(contents)}. Nothing was dropped.",
         path=database,

@@ -22,7 +22,6 @@ def split(text: str, parses: Callable[[str], bool]) -> Iterator[str]:
 
     Parameters
     ----------
-    text : str
     parses : callable
         Whether Spark can parse a script: a script ends at the first semicolon at which it is one. What never is one is
         a single statement up to the end of the text, for which Spark will raise its error.
@@ -58,7 +57,6 @@ class StatementRun:
 
     Parameters
     ----------
-    out : Output
     handle : Handle
         Of the session.
     limit : int
@@ -107,7 +105,6 @@ class StatementRun:
 
         Parameters
         ----------
-        statements : sequence of str
         **terms
             As for :func:`twophase.transaction`.
         """

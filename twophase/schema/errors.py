@@ -149,7 +149,6 @@ class SchemaConflictError(ConcurrentSchemaEvolutionError):
 
     Parameters
     ----------
-    message : str
     field_path : str, optional
         The first field that both writers changed.
     table_version, writer_version : int, optional

@@ -33,8 +33,6 @@ def walk(parent: T | None, path: str | Sequence[str | int], named: Callable[[T |
 
     Parameters
     ----------
-    parent : field or None
-    path : str or sequence of str
     named : callable
         Parent, name -> its children with that name; those in another case only if there is no exact match.
 
@@ -93,7 +91,6 @@ def check_siblings(siblings: Sequence[Typed], parent: Callable[[], Sequence[str]
 
     Parameters
     ----------
-    siblings : sequence of fields
     parent : callable
         Returns the path of the struct, for the error.
 

@@ -75,7 +75,6 @@ class TimelineReader(TimelineDatabase):
 
         Parameters
         ----------
-        catalog : str
         path : ObjectPath
             The canonical name of the table.
         snapshot : int
@@ -93,12 +92,7 @@ class TimelineReader(TimelineDatabase):
         )
 
     def knows_all_since(self, number: int) -> bool:
-        """Return whether no transaction that was published after a commit number has been pruned.
-
-        Parameters
-        ----------
-        number : int
-        """
+        """Return whether no transaction that was published after a commit number has been pruned."""
         return self._read(lambda connection: commit_order.knows_all_since(connection, number))
 
     def needed_since(self) -> float | None:
@@ -137,7 +131,6 @@ class TimelineReader(TimelineDatabase):
 
         Parameters
         ----------
-        catalog : str
         path : ObjectPath
             The canonical name of the table.
         """
@@ -148,7 +141,6 @@ class TimelineReader(TimelineDatabase):
 
         Parameters
         ----------
-        catalog : str
         path : ObjectPath
             The canonical name of the table.
         changes : iterable of Change

@@ -43,16 +43,10 @@ class Mode(Enum):
 
 @dataclass(frozen=True)
 class Reservation:
-    """The reservation of a table, or of some of its partitions.
-
-    Attributes
-    ----------
-    mode : Mode
-    scope : frozenset of str or None
-        The keys of the partitions that change; None for the whole table.
-    """
+    """The reservation of a table, or of some of its partitions."""
 
     mode: Mode = Mode.WRITE
+    #: The keys of the partitions that change; None for the whole table.
     scope: frozenset[str] | None = None
 
     @classmethod
@@ -92,12 +86,7 @@ _told = threading.local()
 
 @contextmanager
 def interrupted_by(pending: Callable[[], bool]) -> Iterator[None]:
-    """Interrupt waits on this thread as soon as ``pending`` reports that a signal was held back.
-
-    Parameters
-    ----------
-    pending : callable
-    """
+    """Interrupt waits on this thread as soon as ``pending`` reports that a signal was held back."""
     before = getattr(_told, "pending", None)
     _told.pending = pending
     try:

@@ -21,27 +21,17 @@ Age = tuple[float, str]
 
 @dataclass(frozen=True)
 class Lock:
-    """A reservation that a transaction holds or waits for.
-
-    Attributes
-    ----------
-    transaction_id, catalog : str
-    path : ObjectPath
-    reservation : Reservation
-    age : tuple of float and str
-        When the first attempt of the transaction began, and its id; the smallest is the oldest.
-    since : float or None
-        Since when it waits, in seconds since the epoch; None if it holds the reservation.
-    waits_for : tuple of str
-        The transactions for which it waits.
-    """
+    """A reservation that a transaction holds or waits for."""
 
     transaction_id: str
     catalog: str
     path: ObjectPath
     reservation: Reservation
+    #: When the first attempt of the transaction began, and its id; the smallest is the oldest.
     age: Age
+    #: Since when it waits, in seconds since the epoch; None if it holds the reservation.
     since: float | None = None
+    #: The transactions for which it waits.
     waits_for: tuple[str, ...] = ()
 
     @property
@@ -71,17 +61,11 @@ class Lock:
 
 @dataclass(frozen=True)
 class Wound:
-    """Why a live transaction is rolled back by another one.
+    """Why a live transaction is rolled back by another one."""
 
-    Attributes
-    ----------
-    by : str
-        The other transaction.
-    why : str
-        A sentence.
-    """
-
+    #: The other transaction.
     by: str
+    #: A sentence.
     why: str
 
 

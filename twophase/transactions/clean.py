@@ -37,23 +37,14 @@ _DECIDED = (TransactionState.COMMITTING, TransactionState.COMPLETED, Transaction
 
 @dataclass(frozen=True)
 class Cleaned:
-    """A leftover that was found in a store, and whether it was removed.
-
-    Attributes
-    ----------
-    catalog : str
-    leftover : Leftover
-    removed : bool
-    reason : str or None
-        Why it was kept.
-    failed : bool
-        Whether its removal failed.
-    """
+    """A leftover that was found in a store, and whether it was removed."""
 
     catalog: str
     leftover: Leftover
     removed: bool
+    #: Why it was kept.
     reason: str | None = None
+    #: Whether its removal failed.
     failed: bool = False
 
     def to_document(self) -> dict[str, Any]:
@@ -82,7 +73,6 @@ def clean(
 
     Parameters
     ----------
-    coordinator : Coordinator
     catalogs : iterable of Catalog
         The catalogs to clean.
     dry_run : bool

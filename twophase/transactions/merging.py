@@ -18,17 +18,11 @@ from twophase.transactions.lifecycle import Lifecycle
 
 @dataclass(frozen=True, eq=False)
 class Conflict:
-    """A table that a transaction writes, and that another writer has changed since the transaction's snapshot.
+    """A table that a transaction writes, and that another writer has changed since the transaction's snapshot."""
 
-    Attributes
-    ----------
-    participant : TwoPhaseCatalogTable
-        By which the transaction writes it.
-    error : WriteConflictError
-        With which the commit would refuse it.
-    """
-
+    #: By which the transaction writes it.
     participant: TwoPhaseCatalogTable
+    #: With which the commit would refuse it.
     error: WriteConflictError
 
     @property
@@ -43,12 +37,7 @@ class Conflict:
 
 
 class Merging:
-    """Finds the conflicts of one transaction, which will resolve them by statements. The caller holds its lock.
-
-    Parameters
-    ----------
-    life : Lifecycle
-    """
+    """Finds the conflicts of one transaction, which will resolve them by statements. The caller holds its lock."""
 
     def __init__(self, life: Lifecycle) -> None:
         self._life = life

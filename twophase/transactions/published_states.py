@@ -20,9 +20,6 @@ def source_after(
 
     Parameters
     ----------
-    timeline : Timeline
-    catalog : SupportsSnapshots
-    path : ObjectPath
     record : TransactionRecord
         The transaction.
 
