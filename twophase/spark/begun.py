@@ -318,7 +318,6 @@ def begun_here(session: AttachedSession, statement: str) -> OpenTransaction:
 
     Parameters
     ----------
-    session : AttachedSession
     statement : str
         The statement's words, for the error.
 

@@ -45,7 +45,6 @@ class SessionEnvironment(Environment):
 
     Parameters
     ----------
-    jvm : Jvm
     settings : Options
         The settings of the session's configuration.
     has_ended : callable

@@ -28,16 +28,11 @@ _SESSION = "spark_catalog"
 
 @dataclass(frozen=True)
 class CachedTable:
-    """A cache entry of a table.
+    """A cache entry of a table."""
 
-    Attributes
-    ----------
-    level : pyspark.StorageLevel
-    columns : str
-        The cached columns.
-    """
-
+    #: The ``pyspark.StorageLevel``.
     level: Any
+    #: The cached columns.
     columns: str
 
 
@@ -46,7 +41,6 @@ class CacheInvalidation:
 
     Parameters
     ----------
-    jvm : Jvm
     session_name : str or None
         Name of the twophase catalog that serves unprefixed names.
     name_of : callable
@@ -84,8 +78,6 @@ class CacheInvalidation:
 
         Parameters
         ----------
-        catalog : Catalog
-        path : ObjectPath
         version : Any
             From :meth:`~twophase.Catalog.table_version`.
         """
@@ -186,7 +178,6 @@ class CacheInvalidation:
 
         Parameters
         ----------
-        transaction : Transaction
         cached : iterable
             The published tables, each with its cache entries.
         """

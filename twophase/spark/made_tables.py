@@ -96,18 +96,7 @@ def _cannot_rename(catalog: Catalog, path: ObjectPath) -> AtomicityNotSupportedE
 
 
 def rows_of(session: AttachedSession, catalog: Catalog, path: ObjectPath) -> Any:
-    """The rows of a table as the statement's transaction sees it; Spark decides now how to read them.
-
-    Parameters
-    ----------
-    session : AttachedSession
-    catalog : Catalog
-    path : ObjectPath
-
-    Returns
-    -------
-    pyspark.sql.DataFrame
-    """
+    """The rows of a table as the statement's transaction sees it; Spark decides now how to read them."""
     parts = (session.catalogs.name_of(catalog), *path.to_document())
     return session.spark.table(".".join(map(quote, parts)))
 
@@ -121,8 +110,6 @@ def altered(
     ----------
     path : ObjectPath
         The table, for errors.
-    definition : TableDefinition
-    changes : sequence of TableChange
 
     Returns
     -------

@@ -22,11 +22,8 @@ class SessionCoordinator:
     Parameters
     ----------
     spark : pyspark.sql.SparkSession
-    settings : Options
-    catalogs : SessionCatalogs
     warehouse : str
         Location of the default timeline.
-    parent : SessionCoordinator or None
     """
 
     def __init__(

@@ -92,7 +92,6 @@ class NativeCatalog(NamespacesMixin, Proxy):
     ----------
     session : AttachedSession
         The attached session.
-    catalog : Catalog
     """
 
     def __init__(self, session: AttachedSession, catalog: Catalog) -> None:
@@ -259,8 +258,6 @@ class NativeCatalog(NamespacesMixin, Proxy):
 
         Parameters
         ----------
-        path : ObjectPath
-        source : ReadSource
         definition : TableDefinition, optional
             If the source has none.
         """

@@ -28,7 +28,6 @@ class WriteBuilder(Proxy):
 
     Parameters
     ----------
-    jvm : Jvm
     definition : TableDefinition
         Definition of the table that is written.
     insert : callable

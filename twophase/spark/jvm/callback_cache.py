@@ -29,7 +29,6 @@ def cached_callbacks(jvm: Jvm, proxy: Any, policy: CachePolicy, answers_policy: 
 
     Parameters
     ----------
-    jvm : Jvm
     proxy : object
         A Python object with Java interfaces.
     policy : mapping of str to int

@@ -16,7 +16,6 @@ class Delete:
 
     Parameters
     ----------
-    jvm : Jvm
     plan : Java ``DeleteFromTable``
     """
 

@@ -32,7 +32,6 @@ def text_of(jvm: Jvm, literal: Any, zone: str) -> str | None:
 
     Parameters
     ----------
-    jvm : Jvm
     literal : Java ``LiteralValue``
     zone : str
         For timestamps, in Spark's notation.
@@ -45,12 +44,10 @@ def text_as(jvm: Jvm, text: str, kind: str, zone: str) -> str | None:
 
     Parameters
     ----------
-    jvm : Jvm
     text : str
         The value as written in a PARTITION clause.
     kind : str
         JSON of the type.
-    zone : str
     """
     return _text(_values(jvm).converted(text, kind, zone))
 

@@ -84,7 +84,6 @@ class HiveTables:
 
     Parameters
     ----------
-    jvm : Jvm
     catalog : py4j.java_gateway.JavaObject
         Spark's ``HiveExternalCatalog``.
 
@@ -126,7 +125,6 @@ class HiveTables:
 
         Parameters
         ----------
-        database, name, new_name : str
         kind, stamp : str, optional
             As for :meth:`twophase.catalogs.hive.metastore.Metastore.rename_table`.
         expected : str, optional

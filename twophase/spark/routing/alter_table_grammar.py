@@ -27,15 +27,9 @@ _FIRST = 64
 
 @dataclass(frozen=True)
 class AlterTable:
-    """An ``ALTER TABLE`` with one such change.
+    """An ``ALTER TABLE`` with one such change."""
 
-    Attributes
-    ----------
-    table : str
-        As written.
-    change : TableChange
-    """
-
+    #: As written.
     table: str
     change: TableChange
 

@@ -10,18 +10,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A statement that takes effect immediately.
+    """A statement that takes effect immediately."""
 
-    Attributes
-    ----------
-    verb : str
-        The statement as the user knows it: ``DROP TABLE``.
-    object : str
-        The kind of object that it changes: ``TABLE``, ``EMPTY`` (a table created without rows), ``ROWS``,
-        ``NAMESPACE`` or ``OTHER``.
-    """
-
+    #: The statement as the user knows it: ``DROP TABLE``.
     verb: str
+    #: The kind of object that it changes: ``TABLE``, ``EMPTY`` (a table created without rows), ``ROWS``,
+    #: ``NAMESPACE`` or ``OTHER``.
     object: str
 
 

@@ -34,8 +34,6 @@ def delete_by_rows(
 
     Parameters
     ----------
-    session : AttachedSession
-    reader : StatementReader
     text, args
         The statement.
 

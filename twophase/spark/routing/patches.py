@@ -46,7 +46,6 @@ def install(session: AttachedSession, parent_of: children.ParentOf) -> None:
 
     Parameters
     ----------
-    session : AttachedSession
     parent_of : callable
         Attaches the sessions that are created from an attached one; the same in every call.
     """

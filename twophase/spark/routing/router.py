@@ -57,12 +57,7 @@ _GROUPS = frozenset(("FROM", "WITH", "EXECUTE", "EXPLAIN"))
 
 
 class Router:
-    """Routes the statements of one attached session.
-
-    Parameters
-    ----------
-    session : AttachedSession
-    """
+    """Routes the statements of one attached session."""
 
     def __init__(self, session: AttachedSession) -> None:
         self.session = session
@@ -141,7 +136,6 @@ class Router:
 
         Parameters
         ----------
-        run : callable
         is_script : bool
             Whether a part of it may have run before a failure: then it is not run again.
         instead : callable, optional

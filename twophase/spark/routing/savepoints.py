@@ -28,7 +28,6 @@ class NamedSavepoints:
 
     Parameters
     ----------
-    session : AttachedSession
     find_table, find_database : callable
         Find a table, and a database, by the name that it has in the session.
     """

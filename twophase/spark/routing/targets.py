@@ -57,14 +57,9 @@ class Names(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PlanNames:
-    """The context of one name as given by a rule, without a call to the session.
+    """The context of one name as given by a rule, without a call to the session."""
 
-    Attributes
-    ----------
-    facts : mapping
-        The rule's question.
-    """
-
+    #: The rule's question.
     facts: Mapping[str, Any]
 
     def current_catalog(self) -> str:
@@ -85,22 +80,14 @@ class PlanNames:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A twophase table that a statement writes.
-
-    Attributes
-    ----------
-    catalog : Catalog
-    catalog_name : str
-        The catalog's name in the session.
-    path : ObjectPath
-    via_session_catalog : bool
-        Whether the catalog's name must be prepended; False if Spark finds the catalog anyway, because the user wrote
-        its name or said USE.
-    """
+    """A twophase table that a statement writes."""
 
     catalog: Catalog
+    #: The catalog's name in the session.
     catalog_name: str
     path: ObjectPath
+    #: Whether the catalog's name must be prepended; False if Spark finds the catalog anyway, because the user wrote
+    #: its name or said USE.
     via_session_catalog: bool = True
 
     @property
@@ -114,7 +101,6 @@ def session_catalog(session: AttachedSession, extension: str | None = None) -> C
 
     Parameters
     ----------
-    session : AttachedSession
     extension : str, optional
         The session's setting for other extensions, if the caller knows it.
     """
@@ -127,12 +113,7 @@ def session_catalog(session: AttachedSession, extension: str | None = None) -> C
 
 
 class Targets:
-    """Resolves names for one attached session.
-
-    Parameters
-    ----------
-    session : AttachedSession
-    """
+    """Resolves names for one attached session."""
 
     def __init__(self, session: AttachedSession) -> None:
         self._session = session
@@ -177,7 +158,6 @@ class Targets:
 
         Parameters
         ----------
-        path : ObjectPath
         extension : str, optional
             Spark's setting of what serves its session catalog, if the caller knows it.
         """
@@ -384,12 +364,7 @@ class Targets:
 
 
 class Streams:
-    """Tables read by streaming queries of one session, and not yet moved by twophase.
-
-    Parameters
-    ----------
-    session : AttachedSession
-    """
+    """Tables read by streaming queries of one session, and not yet moved by twophase."""
 
     def __init__(self, session: AttachedSession) -> None:
         self._session = session

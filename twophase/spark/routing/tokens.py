@@ -41,17 +41,10 @@ _KINDS = {"raw": Kind.TEXT, "tagged": Kind.TEXT}
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token and its place in the text.
-
-    Attributes
-    ----------
-    kind : Kind
-    text : str
-        As written.
-    start, end : int
-    """
+    """A token and its place in the text."""
 
     kind: Kind
+    #: As written.
     text: str
     start: int
     end: int

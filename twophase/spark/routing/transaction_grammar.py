@@ -61,21 +61,13 @@ _SYNTAX = {
 
 @dataclass(frozen=True)
 class Characteristics:
-    """The characteristics that a statement gives a transaction; None: it does not say.
-
-    Attributes
-    ----------
-    read_only : bool or None
-    isolation : Isolation or None
-    conflict : str or None
-        The name of a conflict policy.
-    wait : float or None
-        Seconds.
-    """
+    """The characteristics that a statement gives a transaction; None: it does not say."""
 
     read_only: bool | None = None
     isolation: Isolation | None = None
+    #: The name of a conflict policy.
     conflict: str | None = None
+    #: Seconds.
     wait: float | None = None
 
 
@@ -88,14 +80,9 @@ class Begin:
 
 @dataclass(frozen=True)
 class BeginAtomic:
-    """``BEGIN ATOMIC ... END``.
+    """``BEGIN ATOMIC ... END``."""
 
-    Attributes
-    ----------
-    script : str
-        The script as Spark knows it: the word is replaced by spaces, so that all positions stay.
-    """
-
+    #: The script as Spark knows it: the word is replaced by spaces, so that all positions stay.
     script: str
 
 
@@ -106,14 +93,9 @@ class Commit:
 
 @dataclass(frozen=True)
 class Rollback:
-    """``ROLLBACK``.
+    """``ROLLBACK``."""
 
-    Attributes
-    ----------
-    savepoint : str or None
-        Where it goes back to; None to the beginning.
-    """
-
+    #: Where it goes back to; None to the beginning.
     savepoint: str | None = None
 
 
@@ -133,18 +115,11 @@ class Release:
 
 @dataclass(frozen=True)
 class LockTable:
-    """``LOCK TABLE``.
+    """``LOCK TABLE``."""
 
-    Attributes
-    ----------
-    names : tuple of str
-        As written.
-    mode : str
-        ``write`` or ``append``.
-    nowait : bool
-    """
-
+    #: As written.
     names: tuple[str, ...]
+    #: ``write`` or ``append``.
     mode: str = "write"
     nowait: bool = False
 
@@ -158,18 +133,10 @@ class SetTransaction:
 
 @dataclass(frozen=True)
 class CreateSavepoint:
-    """``CREATE SAVEPOINT``.
-
-    Attributes
-    ----------
-    name : str
-    databases, tables : tuple of str
-        As written.
-    keep_seconds : float or None
-    copies : bool
-    """
+    """``CREATE SAVEPOINT``."""
 
     name: str
+    #: As written.
     databases: tuple[str, ...] = ()
     tables: tuple[str, ...] = ()
     keep_seconds: float | None = None
@@ -178,17 +145,10 @@ class CreateSavepoint:
 
 @dataclass(frozen=True)
 class Restore:
-    """``RESTORE ... TO SAVEPOINT``.
-
-    Attributes
-    ----------
-    name : str
-    databases, tables : tuple of str or None
-        As written; None: everything.
-    keep_new : bool
-    """
+    """``RESTORE ... TO SAVEPOINT``."""
 
     name: str
+    #: As written; None: everything.
     databases: tuple[str, ...] | None = None
     tables: tuple[str, ...] | None = None
     keep_new: bool = False
