@@ -29,6 +29,7 @@ class DdlStatements(Statements):
 
         Parameters
         ----------
+        catalog : SupportsStagedRename
         path, new_path
             As in :meth:`twophase.catalog.SupportsStagedRename.two_phase_rename_table`.
 
@@ -66,6 +67,10 @@ class DdlStatements(Statements):
         arriving : TwoPhaseCatalogTable
             Its result.
 
+        Returns
+        -------
+        TwoPhaseCatalogTable
+
         Raises
         ------
         TwoPhaseError
@@ -86,8 +91,13 @@ class DdlStatements(Statements):
 
         Parameters
         ----------
+        catalog : SupportsStagedDatabases
         database, properties
             As in :meth:`twophase.Catalog.create_database`.
+
+        Returns
+        -------
+        TwoPhaseCatalogTable
 
         Raises
         ------
@@ -111,6 +121,15 @@ class DdlStatements(Statements):
         """Request a participant that drops a database without tables, and record it; :meth:`write_nothing` follows.
 
         Tables that the transaction drops are not there any more, and those that it creates are.
+
+        Parameters
+        ----------
+        catalog : SupportsStagedDatabases
+        database : str
+
+        Returns
+        -------
+        TwoPhaseCatalogTable
 
         Raises
         ------

@@ -38,6 +38,7 @@ class Statements(TransactionView):
 
     Parameters
     ----------
+    life : Lifecycle
     read_only : bool
         Whether nothing can be written in it.
     """
@@ -75,6 +76,7 @@ class Statements(TransactionView):
 
         Parameters
         ----------
+        catalog : Catalog
         path, definition, purpose, ignore_if_exists, is_streaming_mode
             As in :meth:`twophase.Catalog.two_phase_create_table`.
         overwrite : OverwriteScope, optional
@@ -132,6 +134,7 @@ class Statements(TransactionView):
 
         Parameters
         ----------
+        catalog : SupportsStagedDrop
         path, purge
             As in :meth:`twophase.catalog.SupportsStagedDrop.two_phase_drop_table`.
 
@@ -158,6 +161,7 @@ class Statements(TransactionView):
 
         Parameters
         ----------
+        catalog : SupportsStagedAlter
         path, changes
             As in :meth:`twophase.catalog.SupportsStagedAlter.two_phase_alter_table`.
 

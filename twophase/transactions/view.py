@@ -14,7 +14,12 @@ from twophase.transactions.lifecycle import Lifecycle
 
 
 class TransactionView:
-    """A transaction as its statements read it: what it is, which tables it has written, and which state it sees."""
+    """A transaction as its statements read it: what it is, which tables it has written, and which state it sees.
+
+    Parameters
+    ----------
+    life : Lifecycle
+    """
 
     def __init__(self, life: Lifecycle) -> None:
         self._life = life
@@ -100,6 +105,7 @@ class TransactionView:
 
         Parameters
         ----------
+        catalog : Catalog
         database : str
             Its name, unquoted.
         """
@@ -113,6 +119,7 @@ class TransactionView:
 
         Parameters
         ----------
+        catalog : Catalog
         database : str
             Its name, unquoted.
         """
@@ -224,6 +231,11 @@ class TransactionView:
     def read_source(self, catalog: Catalog, path: ObjectPath) -> tuple[ReadSource, Callable[[], None]]:
         """Return the source of a table that this transaction does not write, in the state that it sees.
 
+        Parameters
+        ----------
+        catalog : Catalog
+        path : ObjectPath
+
         Returns
         -------
         ReadSource
@@ -245,6 +257,8 @@ class TransactionView:
 
         Parameters
         ----------
+        catalog : Catalog
+        path : ObjectPath
         version : Any
             Of the published state, from :meth:`twophase.Catalog.table_version`.
         """
@@ -255,6 +269,8 @@ class TransactionView:
 
         Parameters
         ----------
+        catalog : Catalog
+        path : ObjectPath
         version : Any
             As for :meth:`note_read`. Other than there it may already be superseded.
         """
@@ -273,6 +289,8 @@ class TransactionView:
 
         Parameters
         ----------
+        catalog : Catalog
+        path : ObjectPath
         resolved : callable, optional
             Whether a version is the one that the host has resolved the table's name to.
         looked_up : bool
@@ -316,6 +334,10 @@ class TransactionView:
     def note_undo(self, transaction_id: str) -> None:
         """Record that this transaction takes back another one, of which it has read the tables.
 
+        Parameters
+        ----------
+        transaction_id : str
+
         Raises
         ------
         TimelineError
@@ -333,6 +355,8 @@ class TransactionView:
 
         Parameters
         ----------
+        catalog : Catalog
+        path : ObjectPath
         version : Any
             From :meth:`twophase.Catalog.table_version`, not newer than what is read; None if the catalog cannot provide
             one.
