@@ -65,6 +65,7 @@ class SyncedDirectories:
 
         Parameters
         ----------
+        directories : iterable of str
         paths : iterable of str
             Always synced.
 

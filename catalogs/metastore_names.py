@@ -19,6 +19,7 @@ def check_name(name: str, what: str, where: str, longest: int, path: object = No
 
     Parameters
     ----------
+    name : str
     what, where : str
         The kind of object that it names, and the kind of store; for the message.
     longest : int

@@ -15,6 +15,7 @@ def aligned(df: Any, names: Sequence[str]) -> Any:
     ----------
     df : pyspark.sql.DataFrame
         Columns are matched by name if all names fit, otherwise by position.
+    names : sequence of str
     """
     wanted = list(names)
     if df.columns == wanted:

@@ -21,7 +21,13 @@ _BUCKETS = ("s3", "gs")
 
 
 class ArrowStore(FileStore):
-    """A file system of Arrow."""
+    """A file system of Arrow.
+
+    Parameters
+    ----------
+    filesystem : pyarrow.fs.FileSystem
+    kind : StorageKind
+    """
 
     def __init__(self, filesystem: fs.FileSystem, kind: StorageKind) -> None:
         super().__init__(kind)
@@ -103,6 +109,7 @@ def open_arrow(scheme: str, authority: str, kind: StorageKind) -> ArrowStore:
     ----------
     scheme, authority : str
         As in Hadoop's paths: ``s3a`` and a bucket, ``hdfs`` and a host.
+    kind : StorageKind
 
     Raises
     ------
@@ -124,6 +131,7 @@ def arrow_path(scheme: str, authority: str, path: str) -> str:
 
     Parameters
     ----------
+    scheme, authority : str
     path : str
         With a slash at the beginning.
     """

@@ -15,6 +15,7 @@ class Entry:
     ----------
     name : str
         Path relative to the listed location, with ``/``.
+    is_file : bool
     size : int
         Bytes; 0 for a directory.
     modified : int

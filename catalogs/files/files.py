@@ -113,6 +113,8 @@ class Files:
 
         Parameters
         ----------
+        location : str
+        recursive : bool
         links : bool
             Whether symbolic links are followed. A list for removal must not follow them, as a link may lead anywhere;
             a link is then listed as a file.
@@ -244,6 +246,7 @@ class Files:
 
         Parameters
         ----------
+        locations : str
         below : str, optional
             As in :meth:`persist`.
         """
@@ -277,6 +280,7 @@ class Files:
 
         Parameters
         ----------
+        location : str
         conf : pyspark.sql.conf.RuntimeConfig
             If it configures the permissions that Hadoop sets, creating the directories is left to Hadoop.
         """
@@ -372,6 +376,7 @@ class Files:
 
         Parameters
         ----------
+        location : str
         last : sequence of str
             Names of files directly in it that are removed after all others, in this order: without its owner stamp
             no later attempt would complete a removal that was interrupted.

@@ -74,7 +74,13 @@ class HadoopFiles(Protocol):
 
 
 class HadoopStore(FileStore):
-    """One file system of a session."""
+    """One file system of a session.
+
+    Parameters
+    ----------
+    files : HadoopFiles
+    kind : StorageKind
+    """
 
     def __init__(self, files: HadoopFiles, kind: StorageKind) -> None:
         super().__init__(kind)

@@ -20,6 +20,10 @@ class FileStore(ABC):
 
     Its paths are absolute and as :meth:`twophase.catalogs.files.Files.find` returns them. Everything after the first
     two groups of methods has a default for file systems that offer no more than these.
+
+    Parameters
+    ----------
+    kind : StorageKind
     """
 
     def __init__(self, kind: StorageKind) -> None:
@@ -37,6 +41,8 @@ class FileStore(ABC):
 
         Parameters
         ----------
+        path : str
+        recursive : bool
         links : bool
             Whether symbolic links are followed; if not, a link is listed as a file.
         """
@@ -192,6 +198,7 @@ class FileStore(ABC):
 
         Parameters
         ----------
+        paths : iterable of str
         above : str or None
             The nearest directory above them that already existed; None for the parent directory of each.
         written : collection of str

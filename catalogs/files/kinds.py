@@ -12,6 +12,7 @@ class StorageKind:
 
     Attributes
     ----------
+    name : str
     atomic_rename_file : bool
         A rename of a file is one step: at no moment, nor after a crash, is it at both paths or at none.
     atomic_rename_directory : bool
@@ -67,6 +68,7 @@ def kind_of(scheme: str, named: Mapping[str, str]) -> StorageKind:
 
     Parameters
     ----------
+    scheme : str
     named : mapping of str to str
         The names of the kinds of some schemes, as given by the user; they take precedence, except for local paths.
     """

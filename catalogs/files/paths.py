@@ -63,7 +63,12 @@ def is_below(location: str, root: str) -> bool:
 
 
 class Root:
-    """A directory, for checking many locations whether they are inside it."""
+    """A directory, for checking many locations whether they are inside it.
+
+    Parameters
+    ----------
+    location : str
+    """
 
     def __init__(self, location: str) -> None:
         self._text = normal(location)

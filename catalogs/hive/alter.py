@@ -24,8 +24,11 @@ def apply(store: HiveStore, load: Callable[[], HiveTable], changes: Sequence[Tab
 
     Parameters
     ----------
+    store : HiveStore
     load : callable
         Loads the table: once more if another writer has changed it before the call.
+    changes : sequence of TableChange
+    path : ObjectPath
 
     Raises
     ------
@@ -60,6 +63,13 @@ def _apply(store: HiveStore, table: HiveTable, changes: Sequence[TableChange], p
 
 def altered(store: HiveStore, table: HiveTable, changes: Sequence[TableChange], path: ObjectPath) -> HiveTable:
     """Return a table after all changes; the same object if there are none.
+
+    Parameters
+    ----------
+    store : HiveStore
+    table : HiveTable
+    changes : sequence of TableChange
+    path : ObjectPath
 
     Raises
     ------

@@ -52,6 +52,9 @@ def plan(store: HiveStore, table: HiveTable, path: ObjectPath, rows: TableDefini
 
     Parameters
     ----------
+    store : HiveStore
+    table : HiveTable
+    path : ObjectPath
     rows : TableDefinition
         The columns of the rows.
 

@@ -353,6 +353,7 @@ class HiveCatalog(
 
         Parameters
         ----------
+        location : str or None
         stamp : str or None
             As stored in the metastore.
         """
@@ -377,6 +378,8 @@ class HiveCatalog(
         ----------
         version : Any
             From :meth:`table_version`.
+        location : str
+        stamp : str or None
         """
         found = json.loads(version)
         return bool(found[:2] == json.loads(version_text(location, stamp and unfenced(stamp), None, None))[:2])

@@ -18,8 +18,10 @@ def plan_drop(store: HiveStore, path: ObjectPath, context: WriteContext) -> Writ
 
     Parameters
     ----------
+    store : HiveStore
     path : ObjectPath
         As the metastore stores it.
+    context : WriteContext
 
     Raises
     ------

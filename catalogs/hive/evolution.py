@@ -84,14 +84,25 @@ def with_ids(store: HiveStore, table: HiveTable, before: Columns, changes: Seque
 
 
 def is_empty(store: HiveStore, table: HiveTable) -> bool:
-    """Return whether a table certainly has no files, by the top level of its directory."""
+    """Return whether a table certainly has no files, by the top level of its directory.
+
+    Parameters
+    ----------
+    store : HiveStore
+    table : HiveTable
+    """
     if table.location is None or (table.partitioned and store.metastore.has_partitions(table)):
         return False
     return all(is_hidden(entry.name) for entry in store.files.list(table.location, recursive=False))
 
 
 def choose_rewrite(path: ObjectPath) -> str:
-    """The words by which a user lets ``ALTER TABLE`` rewrite a table."""
+    """The words by which a user lets ``ALTER TABLE`` rewrite a table.
+
+    Parameters
+    ----------
+    path : ObjectPath
+    """
     return (
         f"To replace the table by its own rows in one step: ALTER TABLE {path} SET TBLPROPERTIES ('{ALTER}' = "
         "'rewrite'), or the catalog's option alter = rewrite. Then run the statement again."
@@ -103,6 +114,8 @@ class Evolution:
 
     Parameters
     ----------
+    table : HiveTable
+    path : ObjectPath
     columns : Columns
         Those before the statement.
     store : HiveStore
@@ -147,6 +160,10 @@ class Evolution:
     def apply(self, changes: Sequence[TableChange]) -> Columns:
         """Apply the changes, and return the columns after them.
 
+        Parameters
+        ----------
+        changes : sequence of TableChange
+
         Raises
         ------
         CatalogError
@@ -177,7 +194,13 @@ class Evolution:
         return why
 
     def refused(self, why: str, *, hint: str | None = None) -> CatalogError:
-        """The error of a change that is not made."""
+        """The error of a change that is not made.
+
+        Parameters
+        ----------
+        why : str
+        hint : str, optional
+        """
         return CatalogError(f"{self._path} was not altered: {why}.", path=self._path, hint=hint)
 
     def _rewrite(self, why: str) -> None:

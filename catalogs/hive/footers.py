@@ -28,6 +28,7 @@ def written_schemas(store: HiveStore, path: ObjectPath) -> list[tuple[float, Tab
 
     Parameters
     ----------
+    store : HiveStore
     path : ObjectPath
         As the metastore stores it.
     """

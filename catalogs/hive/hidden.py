@@ -8,7 +8,14 @@ from twophase.catalogs.hive.tables import EXTERNAL, HiveTable
 
 
 class HiddenTables:
-    """The hidden tables of one write; drops only those that carry the transaction's stamp."""
+    """The hidden tables of one write; drops only those that carry the transaction's stamp.
+
+    Parameters
+    ----------
+    store : HiveStore
+    database, transaction_id : str
+    ordinal : int
+    """
 
     def __init__(self, store: HiveStore, database: str, transaction_id: str, ordinal: int) -> None:
         self._store = store

@@ -44,7 +44,12 @@ def open_metastore(settings: Settings) -> Metastore:
 
 
 class HiveServer2Metastore(Metastore):
-    """Databases, tables and partitions through SQL."""
+    """Databases, tables and partitions through SQL.
+
+    Parameters
+    ----------
+    client : SqlClient
+    """
 
     #: Size of the batches in which Spark's server adds partitions.
     ADD_BATCH = 100

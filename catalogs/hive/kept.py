@@ -42,7 +42,12 @@ class _Kept:
 
 
 class KeptTables:
-    """The kept states of the tables of one store."""
+    """The kept states of the tables of one store.
+
+    Parameters
+    ----------
+    store : HiveStore
+    """
 
     def __init__(self, store: HiveStore) -> None:
         self._store = store

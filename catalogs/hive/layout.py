@@ -185,6 +185,7 @@ def late_writer(files: Files, directory: str) -> str | None:
 
     Parameters
     ----------
+    files : Files
     directory : str
         A directory without an owner stamp.
 

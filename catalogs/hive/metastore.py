@@ -328,6 +328,8 @@ class Metastore(ABC):
 
         Parameters
         ----------
+        database, name, new_name : str
+        kind : str, optional
         stamp : str, optional
             The stamp to store; empty for none. By default it stays.
         instead_of : str, optional
@@ -419,6 +421,7 @@ class Metastore(ABC):
 
         Parameters
         ----------
+        database, name : str
         written : bool
             Whether it is the same table with other rows: objects created from it earlier should show them, and its
             statistics are outdated.

@@ -23,6 +23,7 @@ def nameless(files: Files, location: str, partitions: Iterable[str] = ()) -> str
 
     Parameters
     ----------
+    files : Files
     location : str
         Of the table.
     partitions : iterable of str

@@ -30,6 +30,7 @@ class HiveParticipant(TwoPhaseCatalogTable):
 
     Parameters
     ----------
+    catalog : HiveCatalog
     document : mapping
         Document of a :class:`~twophase.catalogs.hive.state.WriteState`, in the current format or an earlier one.
     definition : TableDefinition, optional

@@ -15,6 +15,7 @@ class TablePaths:
 
     Parameters
     ----------
+    files : Files
     default_location : callable
         Returns the table's default location; called at most once.
     """

@@ -137,10 +137,14 @@ def plan_write(
 
     Parameters
     ----------
+    store : HiveStore
     capabilities : Capabilities
         Capabilities of the catalog.
+    path : ObjectPath
     definition : TableDefinition
         Definition of the table, or of the rows, from the statement.
+    purpose : Purpose
+    context : WriteContext
 
     Raises
     ------

@@ -20,7 +20,13 @@ NAMELESS = "_col"
 
 
 def reads(provider: str | None, old: pa.DataType, new: pa.DataType) -> bool:
-    """Whether the reader of a format gives values of one type as those of another, by itself."""
+    """Whether the reader of a format gives values of one type as those of another, by itself.
+
+    Parameters
+    ----------
+    provider : str or None
+    old, new : pyarrow.DataType
+    """
     return NATIVE.allows(old, new) and not (_orc_fails(old, new) if provider == "orc" else _parquet_fails(old, new))
 
 

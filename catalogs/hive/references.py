@@ -11,7 +11,12 @@ from twophase.catalogs.location_identity import Identities, Key
 
 
 class References:
-    """Locations of tables and partitions, compared with directories by identity, not by spelling."""
+    """Locations of tables and partitions, compared with directories by identity, not by spelling.
+
+    Parameters
+    ----------
+    locations : iterable of str
+    """
 
     def __init__(self, locations: Iterable[str]) -> None:
         self._identities = Identities()

@@ -27,6 +27,7 @@ def check(
 
     Parameters
     ----------
+    files : Files
     version : str
         The directory of the manifest and the staged files.
     places : iterable of str

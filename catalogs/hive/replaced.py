@@ -37,6 +37,7 @@ class Directory:
 
     Attributes
     ----------
+    location : str
     stamp : str or None
         The transaction that had published it, as recorded in the metastore.
     content : str
@@ -59,6 +60,7 @@ class Added:
     ----------
     location : str
         The table's directory.
+    stamp : str or None
     files : mapping of str to tuple of str
         Names of the files, or of the directories with all files, by the directory that they are added to.
     keys : tuple
@@ -85,6 +87,7 @@ class Partitions:
     ----------
     location : str
         The table's directory.
+    stamp : str or None
     partitions : mapping
         For each changed partition its former directory, with the :func:`content` of that; None for a new one.
     complete : bool
@@ -108,6 +111,7 @@ class Defined:
     ----------
     location : str
         The table's directory.
+    stamp : str or None
     definition : TableDefinition
         The former definition; without secrets.
     """

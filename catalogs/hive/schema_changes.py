@@ -17,7 +17,14 @@ from twophase.schema.errors import SchemaError
 
 
 def table_schema(metastore: Metastore, path: ObjectPath, definition: TableDefinition) -> TableSchema | None:
-    """Return the columns of a table; None if the rules of schema evolution do not know them."""
+    """Return the columns of a table; None if the rules of schema evolution do not know them.
+
+    Parameters
+    ----------
+    metastore : Metastore
+    path : ObjectPath
+    definition : TableDefinition
+    """
     table = to_table(path, definition, kind=MANAGED, location="")
     try:
         columns = metastore.columns_of(table)
@@ -30,7 +37,13 @@ def table_schema(metastore: Metastore, path: ObjectPath, definition: TableDefini
 
 
 def schema_change(metastore: Metastore, state: WriteState) -> SchemaChange | None:
-    """Return the change of a write; None if it changes rows only, or if its columns are not known."""
+    """Return the change of a write; None if it changes rows only, or if its columns are not known.
+
+    Parameters
+    ----------
+    metastore : Metastore
+    state : WriteState
+    """
     if state.effect in (DROP, LEAVE):
         return SchemaChange(None)
     if state.effect == INSERT and not state.brings:

@@ -24,6 +24,7 @@ def check_follows(write: TableWrite, before: TableDefinition, now: TableDefiniti
 
     Parameters
     ----------
+    write : TableWrite
     before : TableDefinition
         The table when the rows were staged; it was not published since.
     now : TableDefinition

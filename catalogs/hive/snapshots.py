@@ -59,6 +59,7 @@ def state_before(store: HiveStore, path: ObjectPath, purpose: Purpose) -> dict[s
 
     Parameters
     ----------
+    store : HiveStore
     path : ObjectPath
         As the metastore stores it.
     purpose : Purpose
@@ -79,6 +80,9 @@ class TableState:
 
     Attributes
     ----------
+    location : str
+    stamp : str or None
+    definition : TableDefinition
     files : list of tuple
         Location and entry of each file.
     partitions : dict or None
@@ -126,8 +130,10 @@ class SnapshotRead:
 
     Parameters
     ----------
+    store : HiveStore
     path : ObjectPath
         As the metastore stores it.
+    changes : sequence of Change
     """
 
     def __init__(self, store: HiveStore, path: ObjectPath, changes: Sequence[Change]) -> None:

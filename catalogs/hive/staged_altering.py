@@ -38,8 +38,11 @@ def plan_alter(
 
     Parameters
     ----------
+    store : HiveStore
     path : ObjectPath
         As the metastore stores it.
+    changes : sequence of TableChange
+    context : WriteContext
 
     Raises
     ------

@@ -26,8 +26,10 @@ def plan_rename(store: HiveStore, path: ObjectPath, new_path: ObjectPath, contex
 
     Parameters
     ----------
+    store : HiveStore
     path, new_path : ObjectPath
         As the metastore stores them.
+    context : WriteContext
 
     Raises
     ------
@@ -98,6 +100,7 @@ def plan_leave(path: ObjectPath, arriving: dict[str, Any], context: WriteContext
         As the metastore stores it.
     arriving : dict
         The document of the new name.
+    context : WriteContext
 
     Raises
     ------
@@ -118,12 +121,22 @@ def plan_leave(path: ObjectPath, arriving: dict[str, Any], context: WriteContext
 
 
 def is_renamed(document: Mapping[str, Any]) -> bool:
-    """Return whether a document is that of a renamed table, under either of its names."""
+    """Return whether a document is that of a renamed table, under either of its names.
+
+    Parameters
+    ----------
+    document : mapping
+    """
     return document["effect"] in (RENAME, LEAVE)
 
 
 def pair_of(state: WriteState) -> str | None:
-    """Return the key of the two participants of a renamed table; None for any other."""
+    """Return the key of the two participants of a renamed table; None for any other.
+
+    Parameters
+    ----------
+    state : WriteState
+    """
     if state.effect not in (RENAME, LEAVE):
         return None
     return state.version

@@ -24,7 +24,12 @@ from twophase.transactions import failures
 
 
 class Staging:
-    """The staged version of one write, and the empty directory beside it."""
+    """The staged version of one write, and the empty directory beside it.
+
+    Parameters
+    ----------
+    write : TableWrite
+    """
 
     def __init__(self, write: TableWrite) -> None:
         self._write = write
@@ -68,6 +73,7 @@ class Staging:
 
         Parameters
         ----------
+        df : pyspark.sql.DataFrame
         marked : bool
             Whether Hadoop's ``_SUCCESS`` file is written as well, for readers that look for it.
         is_renamed : bool

@@ -7,7 +7,12 @@ from twophase.catalogs.hive.store import HiveStore
 
 
 def described(store: HiveStore) -> list[str]:
-    """Each file system on which a database has its tables by default, in one line."""
+    """Each file system on which a database has its tables by default, in one line.
+
+    Parameters
+    ----------
+    store : HiveStore
+    """
     locations = map(store.metastore.database_location, store.metastore.list_databases())
     found = {
         shown_file_system(location): (store.files.kind(location), requirements(location, store.environment))
@@ -18,7 +23,12 @@ def described(store: HiveStore) -> list[str]:
 
 
 def levels_on(kind: StorageKind) -> str:
-    """The levels of the statements whose publish depends on the kind of storage."""
+    """The levels of the statements whose publish depends on the kind of storage.
+
+    Parameters
+    ----------
+    kind : StorageKind
+    """
     one = "atomic" if kind.shows_whole_files else "reversible"
     if kind.hard_links:
         several = "atomic"

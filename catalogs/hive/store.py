@@ -26,6 +26,8 @@ class HiveStore:
     ----------
     name : str
         Name of the catalog.
+    environment : Environment
+    settings : Settings
     open_metastore : callable
         Opens the metastore on first use.
     """
@@ -97,6 +99,7 @@ class HiveStore:
 
         Parameters
         ----------
+        path : ObjectPath
         table : HiveTable, optional
             The table, if it exists: for one that is stored where its database's known root has its tables, the
             metastore is not asked again. Its versions stay beside it, even if the database gets another root.

@@ -27,6 +27,7 @@ class HiveTable:
 
     Parameters
     ----------
+    database, name : str
     kind : str
         ``MANAGED``, ``EXTERNAL`` or ``VIEW``.
     schema : pyarrow.Schema
@@ -35,12 +36,15 @@ class HiveTable:
         Spark's name of the format; ``hive`` for a SerDe table.
     location : str or None
         Hadoop path string.
+    partition_columns : tuple of str
+    bucketing : BucketSpec, optional
     serde : mapping of str to str
         ``serde``, ``input_format``, ``output_format``.
     options : mapping of str to str
         Storage properties. May hold secrets: never log.
     properties : mapping of str to str
         Table properties, without those that Spark uses internally.
+    comment : str, optional
     tracked : bool
         Whether the metastore lists the partitions; otherwise Spark finds them in the directory.
     extra : mapping
@@ -98,6 +102,7 @@ class Located:
 
     Parameters
     ----------
+    database, name : str
     kind : str
         ``MANAGED``, ``EXTERNAL`` or ``VIEW``.
     location : str or None
@@ -132,6 +137,7 @@ class HivePartition:
         Partition column to value as text, unescaped; :data:`NULL_PARTITION` for NULL.
     location : str
         Hadoop path string.
+    parameters : mapping of str to str
     as_table : bool
         Whether all its files are now in the table's format, so that the partition loses a format of its own.
     extra : object

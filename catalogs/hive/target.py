@@ -22,6 +22,7 @@ class Target:
 
     Parameters
     ----------
+    write : TableWrite
     new_roots : bool
         Whether another insert may have given a partitioned table a new directory of its own.
     """
@@ -225,6 +226,7 @@ class Target:
 
         Parameters
         ----------
+        table : HiveTable
         new : collection of tuple
             Partitions that get new rows. Others are loaded only if the statement may empty them: there may be many.
         """

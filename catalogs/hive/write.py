@@ -27,6 +27,8 @@ class TableWrite:
 
     Parameters
     ----------
+    store : HiveStore
+    state : WriteState
     definition : TableDefinition, optional
         The live definition, including secrets; by default the state's, from which they were removed.
     planned : HiveTable, optional

@@ -27,8 +27,12 @@ class Altered:
     ----------
     before : Column or None
         None for a new column.
+    name : str
     type : str
         The database's type.
+    arrow : pyarrow.DataType
+    nullable : bool
+    comment : str or None
     default : str
         ``DEFAULT`` of a new column, in the database's SQL; empty for none.
     """
@@ -68,12 +72,16 @@ def altered(
 
     Parameters
     ----------
+    database : Database
+    connection : sqlalchemy.Connection
     path : ObjectPath
         For errors.
+    table : ObjectPath
     columns : sequence of Column
         As they are now.
     comments : mapping of str to str
         Their comments.
+    changes : sequence of TableChange
     promotion : str
         The policy for changes of type.
 

@@ -71,8 +71,11 @@ def apply(
 
     Parameters
     ----------
+    database : Database
+    connection : sqlalchemy.Connection
     path : ObjectPath
         The table as the user knows it.
+    changes : sequence of TableChange
     table : ObjectPath, optional
         The table that is altered instead of it.
 

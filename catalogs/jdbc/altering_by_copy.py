@@ -46,8 +46,12 @@ def plan(
 
     Parameters
     ----------
+    store : Store
+    path : ObjectPath
     seen : mapping
         The state of the table, from :meth:`.Store.seen`, or as an earlier statement of the transaction has seen it.
+    changes : sequence of TableChange
+    context : WriteContext
     since : float
         When the statement began.
 
@@ -113,12 +117,22 @@ def _lines(text: str) -> list[str]:
 
 
 def is_made(member: Member, connection: sa.Connection) -> bool:
-    """Return whether the altered copy is complete."""
+    """Return whether the altered copy is complete.
+
+    Parameters
+    ----------
+    member : Member
+    connection : sqlalchemy.Connection
+    """
     return TAKEN_OVER in member.store.written(connection, member.place)
 
 
 def make(member: Member) -> TableDefinition:
     """Copy the table with its rows, alter the copy, and return the definition of it.
+
+    Parameters
+    ----------
+    member : Member
 
     Raises
     ------
@@ -172,6 +186,11 @@ def _keep_counter(member: Member, connection: sa.Connection) -> None:
 
 def check_unchanged(member: Member, connection: sa.Connection) -> None:
     """Refuse to publish the copy of a table that another session has altered since.
+
+    Parameters
+    ----------
+    member : Member
+    connection : sqlalchemy.Connection
 
     Raises
     ------

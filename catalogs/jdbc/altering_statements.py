@@ -37,12 +37,15 @@ def run(
 
     Parameters
     ----------
+    database : Database
     connection : sqlalchemy.Connection
         A transaction.
     path : ObjectPath
         For errors.
+    table : ObjectPath
     columns : sequence of Column
         As they are.
+    wanted : sequence of Altered
     table_comment : str or None
         The table's new comment; None: it stays as it is.
 

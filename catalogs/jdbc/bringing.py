@@ -26,8 +26,11 @@ def plan(store: Store, path: ObjectPath, table: TableDefinition, rows: TableDefi
 
     Parameters
     ----------
+    store : Store
+    path : ObjectPath
     table : TableDefinition
         As it is.
+    rows : TableDefinition
     is_first : bool
         Whether the transaction has not written the table before.
 

@@ -23,6 +23,7 @@ def copy(
 
     Parameters
     ----------
+    driver : psycopg.Connection
     table : str
         The table's quoted name.
     quote : callable
@@ -61,6 +62,7 @@ def takes_binary(schema: pa.Schema, columns: Mapping[str, str]) -> bool:
 
     Parameters
     ----------
+    schema : pyarrow.Schema
     columns : mapping of str to str
         The database's types of the columns, in the schema's order.
     """

@@ -38,10 +38,13 @@ class Column:
 
     Attributes
     ----------
+    name : str
     type : str
         The database's name of the type.
     arrow : pyarrow.DataType
         The type for Spark.
+    nullable : bool
+    comment : str or None
     generated : bool
         The database computes the values itself and accepts none.
     default : str or None
@@ -67,7 +70,12 @@ def type_of(names: Iterable[tuple[Any, Any]], kind: pa.DataType) -> str | None:
 
 
 class Database(ABC):
-    """One kind of database, with the settings to reach it."""
+    """One kind of database, with the settings to reach it.
+
+    Parameters
+    ----------
+    settings : Settings
+    """
 
     #: Name of the database in messages.
     title: ClassVar[str]
@@ -195,7 +203,12 @@ class Database(ABC):
         return path
 
     def check_name(self, name: str, what: str, path: object) -> None:
-        """Refuse a name that this database would truncate or does not support."""
+        """Refuse a name that this database would truncate or does not support.
+
+        Raises
+        ------
+        CatalogError
+        """
         if "\0" in name or not name:
             raise CatalogError(f"{name!r} is no name of a {what} in {self.title}.", path=path)
         if self.measure(name) > self.longest_name:
@@ -263,7 +276,12 @@ class Database(ABC):
         return f"nothing of a database of {self.title} says which transaction has created it"
 
     def require_sight(self, connection: sa.Connection, database: str) -> None:
-        """Refuse to drop a database, or to create one and drop it again, of which the role may not see all contents."""
+        """Refuse to drop a database, or to create one and drop it again, of which the role may not see all contents.
+
+        Raises
+        ------
+        CatalogError
+        """
 
     def contents(self, connection: sa.Connection, database: str) -> list[str]:
         """Objects that keep a database from being dropped, except for twophase's own hidden tables."""
@@ -355,6 +373,9 @@ class Database(ABC):
 
         Parameters
         ----------
+        connection : sqlalchemy.Connection
+        table, source : Table
+        columns : sequence of str
         more : sequence of tuple of str
             Names and types of further columns.
         """
@@ -395,6 +416,8 @@ class Database(ABC):
 
         Parameters
         ----------
+        connection : sqlalchemy.Connection
+        table : ObjectPath
         lock : bool
             Lock the rows until the end of the transaction, if :meth:`lock_target` does not.
 
@@ -430,6 +453,7 @@ class Database(ABC):
 
         Parameters
         ----------
+        engine : sqlalchemy.Engine
         home : str
             The database of the hidden tables.
         names : sequence of str
@@ -476,6 +500,8 @@ class Database(ABC):
 
         Parameters
         ----------
+        connection : sqlalchemy.Connection
+        table : ObjectPath
         columns : mapping of str to str
             Names of the rows' columns, in their order, with the database's types.
         rows : object

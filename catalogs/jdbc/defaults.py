@@ -78,8 +78,11 @@ def insert(
 
     Parameters
     ----------
+    database : Database
+    connection : sqlalchemy.Connection
     source : ObjectPath
         A table whose column :data:`~twophase.model.WAITING` lists the waiting columns of each row.
+    target : ObjectPath
     columns : mapping of str to str
         The columns that are written: in the source, and in the target.
     """

@@ -33,6 +33,8 @@ class Note:
 
     Attributes
     ----------
+    comment : str or None
+    properties : mapping of str to str
     columns : mapping of str to str
         Comments of columns.
     """

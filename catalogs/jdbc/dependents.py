@@ -21,6 +21,9 @@ class Preserver(ABC):
 
     Parameters
     ----------
+    connection : sqlalchemy.Connection
+    database : Database
+    old, staging : Table
     columns : set of str
         Names of the new table's columns that the old table had with the same type.
     """

@@ -20,6 +20,9 @@ def drop_empty(store: Store, environment: Environment, database: str, *, but: st
 
     Parameters
     ----------
+    store : Store
+    environment : Environment
+    database : str
     but : str, optional
         A transaction that drops it itself, or takes back that it has created it: what it has staged there goes with it.
 

@@ -80,6 +80,7 @@ class ExportedSnapshot(OpenSnapshot):
 
     Parameters
     ----------
+    store : Store
     connection : sqlalchemy.Connection
         The connection with the open transaction; closed with the snapshot.
     token : str

@@ -38,6 +38,8 @@ def staged(store: Store, home: str, of: str | None = None) -> Iterator[Leftover]
 
     Parameters
     ----------
+    store : Store
+    home : str
     of : str, optional
         Return only those whose stamp has this catalog name.
     """

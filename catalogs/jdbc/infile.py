@@ -53,6 +53,7 @@ def takes(driver: Any, schema: pa.Schema, columns: Mapping[str, str]) -> bool:
     ----------
     driver : object
         The driver's connection.
+    schema : pyarrow.Schema
     columns : mapping of str to str
         The database's types of the columns, in the schema's order.
     """
@@ -97,6 +98,7 @@ def load(driver: Any, table: str, names: Mapping[str, str], pieces: Iterable[tup
 
     Parameters
     ----------
+    driver : pymysql.connections.Connection
     table : str
         The table's quoted name.
     names : mapping of str to str

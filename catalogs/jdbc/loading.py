@@ -33,6 +33,7 @@ class Target:
 
     Attributes
     ----------
+    staging, ledger : Table
     columns : tuple of str
         Names of the staging table's columns, in the order of the rows' columns.
     types : mapping of str to str
@@ -57,7 +58,13 @@ class _TakenError(Exception):
 
 
 class Loader:
-    """Writer of partitions; a plain value that is pickled and sent to the executors."""
+    """Writer of partitions; a plain value that is pickled and sent to the executors.
+
+    Parameters
+    ----------
+    settings : Settings
+    target : Target
+    """
 
     def __init__(self, settings: Settings, target: Target) -> None:
         self.settings = settings
@@ -70,6 +77,7 @@ class Loader:
         ----------
         part : int
             The partition's number, the same for each attempt.
+        batches : iterable of pyarrow.RecordBatch
 
         Returns
         -------

@@ -159,6 +159,7 @@ class Member(TwoPhaseCatalogTable):
 
         Parameters
         ----------
+        connection : sqlalchemy.Connection
         last : bool
             Whether the publish follows in the same database transaction. Earlier checks of an autocommit statement do
             not read rows.

@@ -157,6 +157,10 @@ def watched(
 
     Parameters
     ----------
+    store : Store
+    connection : sqlalchemy.Connection
+    path : ObjectPath
+    effect : str
     seen : mapping or None
         The state of the table, from :meth:`.Store.seen`.
     """

@@ -72,7 +72,12 @@ def check_alone(member: Member, connection: sa.Connection) -> Preserver:
 
 
 def check_unreferred(member: Member, connection: sa.Connection) -> None:
-    """Refuse to drop a table to which others refer."""
+    """Refuse to drop a table to which others refer.
+
+    Raises
+    ------
+    CatalogError
+    """
     if found := _of(member, connection).referring():
         raise CatalogError(
             f"{member.path} was not dropped: {', '.join(found)} refers to it.",

@@ -70,6 +70,9 @@ class Part:
 
     Attributes
     ----------
+    settings : Settings
+    table : ObjectPath
+    columns : tuple of Column
     where : str
         SQL condition, empty for all rows.
     values : mapping
@@ -137,6 +140,7 @@ class JdbcReader(BatchReader):
 
     Parameters
     ----------
+    store : Store
     tables : sequence of ObjectPath
         Tables that together hold the rows.
     columns : sequence of Column

@@ -21,6 +21,7 @@ def schema_change(member: Member, altered: TableDefinition | None) -> SchemaChan
 
     Parameters
     ----------
+    member : Member
     altered : TableDefinition or None
         The table after an ALTER TABLE.
     """

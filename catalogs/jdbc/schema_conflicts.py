@@ -48,6 +48,9 @@ def places_of_values(
 
     Parameters
     ----------
+    strategy : SchemaConflictResolutionStrategy
+    path : ObjectPath
+    transaction_id : str
     staged : pyarrow.Schema
         The table when the statement began.
     seen : mapping

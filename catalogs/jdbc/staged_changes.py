@@ -24,6 +24,8 @@ class Attempt:
 
     Attributes
     ----------
+    definition : TableDefinition
+    columns : list of Column
     steps : list of list of Altered
         The columns after each statement.
     """
@@ -35,6 +37,12 @@ class Attempt:
 
 def attempt(store: Store, path: ObjectPath, statements: Sequence[Sequence[TableChange]]) -> Attempt:
     """Alter a table, look at it, and roll that back.
+
+    Parameters
+    ----------
+    store : Store
+    path : ObjectPath
+    statements : sequence of sequence of TableChange
 
     Raises
     ------
@@ -51,7 +59,13 @@ def attempt(store: Store, path: ObjectPath, statements: Sequence[Sequence[TableC
 
 
 def apply(member: Member, connection: sa.Connection) -> None:
-    """Alter the target, in the transaction of the publish."""
+    """Alter the target, in the transaction of the publish.
+
+    Parameters
+    ----------
+    member : Member
+    connection : sqlalchemy.Connection
+    """
     for changes in statements_of(member.document):
         altering.apply(member.store.database, connection, member.path, changes)
 
@@ -60,18 +74,33 @@ def apply(member: Member, connection: sa.Connection) -> None:
 
 
 def statements_of(document: Mapping[str, Any]) -> list[list[TableChange]]:
-    """Return the changes of each ALTER TABLE that a participant publishes."""
+    """Return the changes of each ALTER TABLE that a participant publishes.
+
+    Parameters
+    ----------
+    document : mapping
+    """
     return [[_from_document(change) for change in statement] for statement in document["statements"]]
 
 
 def without_secrets(definition: TableDefinition) -> TableDefinition:
-    """Return a definition as a document may hold it."""
+    """Return a definition as a document may hold it.
+
+    Parameters
+    ----------
+    definition : TableDefinition
+    """
     kept = {key: value for key, value in definition.properties.items() if not is_secret(key, value)}
     return replace(definition, properties=kept)
 
 
 def to_document(change: TableChange) -> dict[str, Any]:
-    """Return the plain JSON document of a change."""
+    """Return the plain JSON document of a change.
+
+    Parameters
+    ----------
+    change : TableChange
+    """
     facts = dict(change.arguments)
     if "field" in facts:
         facts["field"] = TableDefinition(facts["field"]).to_document()

@@ -31,6 +31,9 @@ def plan_rename(
 
     Parameters
     ----------
+    store : Store
+    path, new_path : ObjectPath
+    context : WriteContext
     since : float
         When the statement began.
 
@@ -91,6 +94,9 @@ def plan_leave(store: Store, path: ObjectPath, context: WriteContext, since: flo
 
     Parameters
     ----------
+    store : Store
+    path : ObjectPath
+    context : WriteContext
     since : float
         When the statement began.
 
@@ -112,7 +118,12 @@ def plan_leave(store: Store, path: ObjectPath, context: WriteContext, since: flo
 
 
 def is_renamed(document: Mapping[str, Any]) -> bool:
-    """Return whether a document is that of the new name of a renamed table."""
+    """Return whether a document is that of the new name of a renamed table.
+
+    Parameters
+    ----------
+    document : mapping
+    """
     return bool(document["effect"] == RENAME)
 
 

@@ -84,7 +84,12 @@ class Place:
 
 
 class Store:
-    """Engines by database, and twophase's bookkeeping."""
+    """Engines by database, and twophase's bookkeeping.
+
+    Parameters
+    ----------
+    settings : Settings
+    """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings

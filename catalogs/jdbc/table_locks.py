@@ -61,6 +61,8 @@ def held(
 
     Parameters
     ----------
+    database : MySQL
+    engine : sqlalchemy.Engine
     tables : mapping
         How to lock each in the end: ``WRITE``, or ``READ``, which also lets others alter it.
     where : str
@@ -97,6 +99,7 @@ class TableLocks:
 
     Parameters
     ----------
+    database : MySQL
     threads : Executor
         Where connections wait for locks.
     probe : sqlalchemy.Connection
@@ -212,6 +215,7 @@ class TableLocks:
 
         Parameters
         ----------
+        waiting : sqlalchemy.Connection
         others : sequence of ObjectPath
             Tables that the RENAME takes away, too, and that are not locked.
 

@@ -109,7 +109,12 @@ def _field(path: ObjectPath, change: TableChange) -> pa.Field:
 
 
 def keep_sorted(path: ObjectPath, before: IcebergSchema, order: SortOrder, schema: Schema) -> None:
-    """Refuse to drop a column of the sort order."""
+    """Refuse to drop a column of the sort order.
+
+    Raises
+    ------
+    CatalogError
+    """
     if (lost := lost_key(before, order, schema)) is not None:
         raise CatalogError(
             f"{path}: its files are sorted by {lost}; nothing was changed.",

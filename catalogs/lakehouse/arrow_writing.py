@@ -32,6 +32,9 @@ class ArrowWriter:
 
     Parameters
     ----------
+    registrar : Registrar
+    directory : str
+    codec : str
     target_size : int, optional
         Bytes after which a new file is begun.
     """

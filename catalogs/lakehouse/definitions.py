@@ -76,7 +76,12 @@ _OTHER_WORDS = {
 
 
 def check_name(name: str, what: str, path: object) -> None:
-    """Refuse a name that other Iceberg engines would split, or cannot read."""
+    """Refuse a name that other Iceberg engines would split, or cannot read.
+
+    Raises
+    ------
+    CatalogError
+    """
     problem = None
     if "." in name:
         problem = "a dot separates names in an Iceberg catalog"
@@ -133,8 +138,15 @@ def check_policy(path: ObjectPath, done: str, key: str, value: str | None) -> No
 
     Parameters
     ----------
+    path : ObjectPath
     done : str
         ``made`` or ``altered``, for the error.
+    key : str
+    value : str or None
+
+    Raises
+    ------
+    CatalogError
     """
     only = _POLICIES.get(key)
     if only is not None and value is not None and value.lower() != only:
@@ -159,7 +171,12 @@ def _check_columns(path: ObjectPath, schema: pa.Schema) -> None:
 
 
 def check_dots(path: ObjectPath, names: Iterable[str]) -> None:
-    """Refuse names of columns that Iceberg would take for paths."""
+    """Refuse names of columns that Iceberg would take for paths.
+
+    Raises
+    ------
+    CatalogError
+    """
     for name in names:
         if "." in name:
             raise CatalogError(
@@ -168,7 +185,12 @@ def check_dots(path: ObjectPath, names: Iterable[str]) -> None:
 
 
 def check_types(path: ObjectPath, schema: pa.Schema) -> None:
-    """Refuse columns of Spark types without a counterpart in Iceberg."""
+    """Refuse columns of Spark types without a counterpart in Iceberg.
+
+    Raises
+    ------
+    CatalogError
+    """
     for column in schema:
         if (kind := _foreign(column)) is not None:
             raise CatalogError(

@@ -18,8 +18,11 @@ def plan(lakehouse: Lakehouse, path: ObjectPath, source: ReadSource, conditions:
 
     Parameters
     ----------
+    lakehouse : Lakehouse
+    path : ObjectPath
     source : ReadSource
         Its rows.
+    conditions : sequence of Filter or None
 
     Raises
     ------

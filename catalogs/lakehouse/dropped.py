@@ -18,6 +18,7 @@ def purge(lakehouse: Lakehouse, location: str) -> None:
 
     Parameters
     ----------
+    lakehouse : Lakehouse
     location : str
         The table's location, as recorded when it was dropped.
 

@@ -45,6 +45,7 @@ def replaced_state(current: Loaded | None, *, named: bool = True) -> dict[str, A
 
     Parameters
     ----------
+    current : Loaded or None
     named : bool
         Whether the publish makes a snapshot that names its transaction.
     """
@@ -240,10 +241,13 @@ def _with_others(
 
     Parameters
     ----------
+    lakehouse : Lakehouse
+    path : ObjectPath
     before : pyiceberg.table.metadata.TableMetadata
         The newest one before the unwanted transactions.
     later : sequence of pyiceberg.table.metadata.TableMetadata
         The ones after it, newest first.
+    unwanted : set of str
     """
     old = _transactions(before).keys()
     new = {n: t for metadata in later for n, t in _transactions(metadata).items() if n not in old}

@@ -44,6 +44,8 @@ def of_hadoop(location: str, hadoop: HadoopFiles, *, has_credentials: bool = Fal
 
     Parameters
     ----------
+    location : str
+    hadoop : HadoopFiles
     has_credentials : bool
         Whether there are others for S3, which take precedence.
 

@@ -47,6 +47,7 @@ class Registrar:
         Name of the table, for messages.
     schema : pyiceberg.schema.Schema
         Schema of the files.
+    spec : pyiceberg.partitioning.PartitionSpec
     properties : mapping of str to str
         Properties of the table; they may limit the statistics.
     sort_order_id : int, optional

@@ -20,6 +20,9 @@ class Lakehouse:
     ----------
     name : str
         Name of the catalog in the session.
+    store : Store
+    files : Files
+    environment : Environment
     """
 
     name: str

@@ -91,6 +91,7 @@ def expirable(metadata: TableMetadata, before: int) -> dict[int, int]:
 
     Parameters
     ----------
+    metadata : pyiceberg.table.metadata.TableMetadata
     before : int
         Milliseconds since the epoch; snapshots that were current after it are kept.
     """
@@ -174,6 +175,8 @@ def purge(lakehouse: Lakehouse, path: ObjectPath, loaded: Loaded) -> Callable[[]
 
     Parameters
     ----------
+    lakehouse : Lakehouse
+    path : ObjectPath
     loaded : Loaded
         The table.
 

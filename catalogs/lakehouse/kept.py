@@ -50,7 +50,12 @@ _COUNTS = {
 
 
 class KeptTables:
-    """The kept states of the tables of one lakehouse."""
+    """The kept states of the tables of one lakehouse.
+
+    Parameters
+    ----------
+    lakehouse : Lakehouse
+    """
 
     def __init__(self, lakehouse: Lakehouse) -> None:
         self._lakehouse = lakehouse

@@ -49,6 +49,7 @@ class Place:
     ----------
     location : str
         Location of the table.
+    key : str
     """
 
     location: str

@@ -87,6 +87,9 @@ def write(
 
     Parameters
     ----------
+    output : pyiceberg.io.OutputFile
+    manifests : sequence of pyiceberg.manifest.ManifestFile
+    snapshot_id : int
     parent_id : int or None
         Id of the parent snapshot.
     sequence_number : int

@@ -164,8 +164,12 @@ class Work:
     ----------
     io : pyiceberg.io.FileIO
         Access to the files of the table.
+    place : Place
+    schema : pyiceberg.schema.Schema
+    specs : mapping of int to pyiceberg.partitioning.PartitionSpec
     snapshot_id : int
         Id of the snapshot that will refer to them.
+    properties : mapping of str to str
     kept : str
         Prefix for the names of manifests of kept files.
     """

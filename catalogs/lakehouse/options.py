@@ -131,6 +131,8 @@ def read(catalog: str, options: Mapping[str, str], warehouse: str) -> Settings:
 
     Parameters
     ----------
+    catalog : str
+    options : mapping of str to str
     warehouse : str
         The session's warehouse.
 

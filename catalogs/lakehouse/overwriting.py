@@ -26,6 +26,8 @@ def kept_files(member: Member, scope: OverwriteScope, specs: Mapping[int, Partit
 
     Parameters
     ----------
+    member : Member
+    scope : OverwriteScope
     specs : mapping of int to pyiceberg.partitioning.PartitionSpec
         The partitionings of the table's files.
     """

@@ -117,6 +117,7 @@ class LakehouseParticipant(Member):
 
         Parameters
         ----------
+        kept : list of pyiceberg.manifest.ManifestFile
         counts : mapping of str to str
             For the snapshot's summary.
         **definition
@@ -399,6 +400,7 @@ def check_store(participant: TwoPhaseCatalogTable, store: Store) -> None:
 
     Parameters
     ----------
+    participant : TwoPhaseCatalogTable
     store : Store
         The open one.
 

@@ -65,6 +65,7 @@ class Plan:
 
     Parameters
     ----------
+    participant : Member
     current : Loaded or None
         The current table.
 

@@ -218,7 +218,12 @@ def state_version(metadata: TableMetadata) -> str:
 
 
 def check_writable(path: ObjectPath, metadata: TableMetadata) -> None:
-    """Refuse a table whose format version is not 2, the only one that is written."""
+    """Refuse a table whose format version is not 2, the only one that is written.
+
+    Raises
+    ------
+    CatalogError
+    """
     if metadata.format_version != 2:
         raise CatalogError(
             f"{path} is an Iceberg table of format version {metadata.format_version}: only version 2 can be written.",

@@ -55,6 +55,7 @@ def published_as(io: FileIO, loaded: Loaded, record: Staged, *, thorough: bool) 
         Access to its files.
     loaded : Loaded
         The current table.
+    record : Staged
     thorough : bool
         Search the manifests, too; needed before its files are removed.
 

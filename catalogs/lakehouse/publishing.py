@@ -32,6 +32,9 @@ def publish(store: Store, files: Files, members: Sequence[LakehouseParticipant],
 
     Parameters
     ----------
+    store : Store
+    files : Files
+    members : sequence of LakehouseParticipant
     also : callable, optional
         Called inside the database transaction that publishes.
 
@@ -134,6 +137,8 @@ def stage_metadata(store: Store, files: Files, before: Loaded | None, after: Loa
 
     Parameters
     ----------
+    store : Store
+    files : Files
     before : Loaded or None
         The current table; None if it does not exist.
     after : Loaded
@@ -147,6 +152,11 @@ def stage_metadata(store: Store, files: Files, before: Loaded | None, after: Loa
 
 def undo(store: Store, members: Sequence[LakehouseParticipant]) -> bool:
     """Undo a publish atomically, if no other writer has moved a pointer since. Idempotent.
+
+    Parameters
+    ----------
+    store : Store
+    members : sequence of LakehouseParticipant
 
     Returns
     -------
@@ -171,6 +181,9 @@ def change(
 
     Parameters
     ----------
+    store : Store
+    files : Files
+    path : ObjectPath
     key : str
         Part of the names of new metadata files.
     make : callable

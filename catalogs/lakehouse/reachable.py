@@ -41,7 +41,12 @@ def collects_garbage(metadata: TableMetadata) -> bool:
 
 
 def require_own_files(path: ObjectPath, loaded: Loaded) -> None:
-    """Refuse to drop a table with its files if other tables may use them."""
+    """Refuse to drop a table with its files if other tables may use them.
+
+    Raises
+    ------
+    CatalogError
+    """
     if not collects_garbage(loaded.metadata):
         raise CatalogError(
             f"{path} was not dropped: it says gc.enabled = false, so other tables may use its files, and PURGE would "
@@ -62,6 +67,9 @@ def files_of(store: Store, path: object, loaded: Loaded, *, rest: bool = False) 
 
     Parameters
     ----------
+    store : Store
+    path : ObjectPath
+    loaded : Loaded
     rest : bool
         Whether an earlier removal in this order may have been interrupted; missing files are skipped then.
 
@@ -153,6 +161,7 @@ def remove_below(files: Files, roots: Sequence[str], gone: Iterable[str]) -> lis
 
     Parameters
     ----------
+    files : Files
     roots : sequence of str
         Directories of the table.
     gone : iterable of str

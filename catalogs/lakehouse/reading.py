@@ -144,8 +144,11 @@ class State:
         Location of the table.
     schema : pyiceberg.schema.Schema
         Schema of the rows that are read.
+    specs : mapping of int to pyiceberg.partitioning.PartitionSpec
     schemas : tuple of pyiceberg.schema.Schema
         All schemas that its files may have been written with.
+    manifests : tuple of pyiceberg.manifest.ManifestFile
+    highest_field_id : int
     """
 
     io: FileIO
@@ -205,7 +208,12 @@ def _names(formats: Iterable[FileFormat]) -> str:
 
 
 class ManifestReader(FileReader):
-    """Scan planning for one state of a table."""
+    """Scan planning for one state of a table.
+
+    Parameters
+    ----------
+    state : State
+    """
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -291,7 +299,13 @@ class ManifestReader(FileReader):
 
 
 class ListedFiles(ManifestReader):
-    """Scan planning for listed files of a state."""
+    """Scan planning for listed files of a state.
+
+    Parameters
+    ----------
+    state : State
+    locations : collection of str
+    """
 
     def __init__(self, state: State, locations: Collection[str]) -> None:
         super().__init__(state)
@@ -310,6 +324,7 @@ class WithoutAppends(ManifestReader):
 
     Parameters
     ----------
+    state : State
     left_out : frozenset of int
         Ids of the snapshots.
     """

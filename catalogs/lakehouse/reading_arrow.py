@@ -27,6 +27,10 @@ class IcebergReader(BatchReader):
 
     Attributes
     ----------
+    io : pyiceberg.io.FileIO
+    path : ObjectPath
+    metadata : pyiceberg.table.metadata.TableMetadata
+    snapshot_id : int
     schema : pyiceberg.schema.Schema
         Schema of the rows.
     """

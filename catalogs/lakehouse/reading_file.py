@@ -40,6 +40,7 @@ def rows_of(task: FileScanTask, metadata: TableMetadata, schema: Schema, io: Fil
         Metadata of its table, in format version 1 or 2.
     schema : pyiceberg.schema.Schema
         Schema of the returned rows.
+    io : pyiceberg.io.FileIO
 
     Raises
     ------

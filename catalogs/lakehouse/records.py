@@ -28,6 +28,8 @@ class Records:
 
     Parameters
     ----------
+    files : Files
+    warehouse : str
     owner : str
         Identity of the Iceberg catalog.
     """

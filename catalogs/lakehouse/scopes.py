@@ -27,6 +27,7 @@ def changes_of(member: Member, scope: OverwriteScope | None, files: Iterable[Dat
 
     Parameters
     ----------
+    member : Member
     scope : OverwriteScope or None
         The rows that it replaces; None for an INSERT INTO.
     files : iterable of pyiceberg.manifest.DataFile

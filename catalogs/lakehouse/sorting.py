@@ -53,6 +53,7 @@ class SortKey:
     ----------
     expression : str
         Spark SQL over the table's columns.
+    ascending, nulls_first : bool
     """
 
     expression: str

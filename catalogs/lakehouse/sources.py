@@ -60,6 +60,8 @@ def source_as_of(lakehouse: Lakehouse, path: ObjectPath, version: str | None, ti
 
     Parameters
     ----------
+    lakehouse : Lakehouse
+    path : ObjectPath
     version : str or None
         A snapshot's id, a branch, a tag or a transaction.
     timestamp : int or None

@@ -27,6 +27,9 @@ def plan_rename(
 
     Parameters
     ----------
+    lakehouse : Lakehouse
+    path, new_path : ObjectPath
+    context : WriteContext
     since : float
         When the statement began.
 
@@ -71,6 +74,9 @@ def plan_leave(lakehouse: Lakehouse, path: ObjectPath, context: WriteContext, si
 
     Parameters
     ----------
+    lakehouse : Lakehouse
+    path : ObjectPath
+    context : WriteContext
     since : float
         When the statement began.
 
@@ -85,7 +91,12 @@ def plan_leave(lakehouse: Lakehouse, path: ObjectPath, context: WriteContext, si
 
 
 def is_renamed(document: Mapping[str, Any]) -> bool:
-    """Return whether a document is that of a renamed table, under either of its names."""
+    """Return whether a document is that of a renamed table, under either of its names.
+
+    Parameters
+    ----------
+    document : mapping
+    """
     return RENAMED in document
 
 

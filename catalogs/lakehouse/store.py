@@ -58,6 +58,7 @@ class Loaded:
     ----------
     location : str
         Location of the metadata file.
+    metadata : pyiceberg.table.metadata.TableMetadata
     """
 
     location: str
@@ -72,8 +73,10 @@ class Staged:
     ----------
     participant : str
         Transaction id and ordinal.
+    target : ObjectPath
     document : dict
         Facts needed to remove what it staged.
+    state : str
     since : float
         Seconds since the epoch.
     metadata_location : str or None
@@ -100,6 +103,7 @@ class Dropped:
     ----------
     path : ObjectPath
         Its name.
+    location : str
     since : float
         Seconds since the epoch.
     pointer : str or None
@@ -121,6 +125,7 @@ class Move:
 
     Attributes
     ----------
+    path : ObjectPath
     names : sequence of str
         Participants that it publishes.
     before : Loaded or None
@@ -152,7 +157,13 @@ Also = Callable[[Any], None]
 
 
 class Store(ABC):
-    """One Iceberg catalog, and the files behind its pointers."""
+    """One Iceberg catalog, and the files behind its pointers.
+
+    Parameters
+    ----------
+    settings : Settings
+    access : FileAccess
+    """
 
     #: Whether several tables are published, and undone, atomically.
     publishes_together = True
@@ -243,7 +254,12 @@ class Store(ABC):
     # -- databases -----------------------------------------------------------------------------------------------
 
     def check_name(self, name: str, what: str, path: object) -> None:
-        """Refuse a name that this kind of catalog does not support, beside the rules of all Iceberg catalogs."""
+        """Refuse a name that this kind of catalog does not support, in addition to the rules of all Iceberg catalogs.
+
+        Raises
+        ------
+        CatalogError
+        """
 
     def canonical(self, path: ObjectPath) -> ObjectPath:
         """The canonical spelling of a table's name."""
@@ -259,6 +275,7 @@ class Store(ABC):
 
         Parameters
         ----------
+        database : str
         tables : mapping of ObjectPath to Loaded or None
             Its tables; None if the metadata of a table cannot be read.
 
@@ -297,8 +314,10 @@ class Store(ABC):
 
         Parameters
         ----------
+        path : ObjectPath
         before : Loaded or None
             None: the table must not exist yet.
+        after : Loaded
         updates : sequence of pyiceberg.table.update.TableUpdate
             The changes that turn ``before`` into ``after``, for catalogs that accept changes; none for a new table.
         """
@@ -345,6 +364,7 @@ class Store(ABC):
 
         Parameters
         ----------
+        moves : sequence of Move
         also : callable, optional
             Called inside the database transaction, if there is one.
 

@@ -38,6 +38,8 @@ class RecordingStore(Store):
 
     Parameters
     ----------
+    settings : Settings
+    access : FileAccess
     files : Files
         Access to the warehouse.
     """

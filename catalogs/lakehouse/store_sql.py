@@ -108,7 +108,13 @@ class _Catalog(SqlCatalog):
 
 
 class SqlStore(Store):
-    """The SQL database of one Iceberg catalog: PyIceberg's SQL catalog, which is also Java's JDBC catalog."""
+    """The SQL database of one Iceberg catalog: PyIceberg's SQL catalog, which is also Java's JDBC catalog.
+
+    Parameters
+    ----------
+    settings : Settings
+    access : FileAccess
+    """
 
     def __init__(self, settings: Settings, access: FileAccess) -> None:
         super().__init__(settings, access)

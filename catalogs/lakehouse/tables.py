@@ -24,8 +24,10 @@ def create(lakehouse: Lakehouse, path: ObjectPath, definition: TableDefinition) 
 
     Parameters
     ----------
+    lakehouse : Lakehouse
     path : ObjectPath
         Checked.
+    definition : TableDefinition
 
     Returns
     -------
@@ -80,6 +82,8 @@ def drop(lakehouse: Lakehouse, path: ObjectPath, *, purge: bool) -> bool:
 
     Parameters
     ----------
+    lakehouse : Lakehouse
+    path : ObjectPath
     purge : bool
         Whether its files are removed now.
 
@@ -126,6 +130,8 @@ def readable(lakehouse: Lakehouse, path: ObjectPath, pointer: str) -> Loaded | N
 
     Parameters
     ----------
+    lakehouse : Lakehouse
+    path : ObjectPath
     pointer : str
         Location of its metadata.
     """

@@ -31,6 +31,7 @@ def write(member: Member, df: Any) -> list[DataFile]:
 
     Parameters
     ----------
+    member : Member
     df : pyspark.sql.DataFrame or pyarrow.Table
         An Arrow table holds rows that the driver has anyway.
     """

@@ -15,6 +15,7 @@ def required(catalog: Catalog, interface: type[_Interface], problem: str, path: 
 
     Parameters
     ----------
+    catalog : Catalog
     interface : type
         An interface of ``twophase.catalog``.
     problem : str

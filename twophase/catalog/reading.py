@@ -136,13 +136,20 @@ class FileReader(ABC):
 
 @dataclass(frozen=True)
 class FileList:
-    """Files that a catalog has listed: they are read as they are, and no directory is listed again."""
+    """Files that a catalog has listed: they are read as they are, and no directory is listed again.
 
-    #: Location, bytes, and modification time in milliseconds of each file.
+    Attributes
+    ----------
+    files : tuple of (str, int, int)
+        Location, bytes, and modification time in milliseconds of each file.
+    partition_columns : tuple of str
+        As named in the schema; empty if the table has no partitions.
+    partitions : tuple of (tuple of str, str)
+        The values, as a metastore stores them, and the directory of each partition: its files are directly in it.
+    """
+
     files: tuple[tuple[str, int, int], ...]
-    #: As named in the schema; empty if the table has no partitions.
     partition_columns: tuple[str, ...] = ()
-    #: The values, as a metastore stores them, and the directory of each partition: its files are directly in it.
     partitions: tuple[tuple[tuple[str, ...], str], ...] = ()
 
 

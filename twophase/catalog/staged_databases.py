@@ -37,10 +37,12 @@ def plan_create(
 
     Parameters
     ----------
+    catalog : SupportsStagedDatabases
     database : str
         Its name, unquoted.
     properties : mapping of str to str
         As in :meth:`Catalog.create_database`.
+    context : WriteContext
 
     Raises
     ------
@@ -74,10 +76,12 @@ def plan_drop(
 
     Parameters
     ----------
+    catalog : SupportsStagedDatabases
     database : str
         Its name, unquoted.
     gone : collection of str
         The tables in it that the transaction drops.
+    context : WriteContext
 
     Raises
     ------
@@ -101,14 +105,26 @@ def plan_drop(
 
 
 def restored(catalog: Catalog, document: Mapping[str, Any]) -> DatabaseChange | None:
-    """Return the participant of a document; None if it is of a table."""
+    """Return the participant of a document; None if it is of a table.
+
+    Parameters
+    ----------
+    catalog : Catalog
+    document : mapping
+    """
     kinds = {Purpose.CREATE_DATABASE.value: CreateDatabase, Purpose.DROP_DATABASE.value: DropDatabase}
     kind = kinds.get(document["purpose"])
     return None if kind is None else kind(catalog, document)
 
 
 def not_empty(database: str, contents: Collection[str]) -> CatalogError:
-    """Return the error for a database that is not dropped without CASCADE."""
+    """Return the error for a database that is not dropped without CASCADE.
+
+    Parameters
+    ----------
+    database : str
+    contents : collection of str
+    """
     return CatalogError(
         f"Database {database} is not empty: it holds {_some(contents)}. Nothing was dropped.",
         path=database,

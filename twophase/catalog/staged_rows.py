@@ -72,10 +72,12 @@ def write_file(directory: str, schema: pa.Schema, number: int, batches: Iterable
 
     Parameters
     ----------
+    directory : str
     schema : pyarrow.Schema
         The columns of the table; those of the batches are matched by position.
     number : int
         The number of the partition.
+    batches : iterable of pyarrow.RecordBatch
     """
     import pyarrow.parquet as pq
 

@@ -33,21 +33,34 @@ PREFIX = "twophase-"
 
 @dataclass(frozen=True)
 class _State:
-    """The typed view of a participant's document."""
+    """The typed view of a participant's document.
+
+    Attributes
+    ----------
+    path : ObjectPath
+    purpose : Purpose
+    transaction_id : str
+    ordinal : int
+    definition : TableDefinition
+        The definition of the table after the statement; without OPTIONS, which may contain secrets.
+    seen : str or None
+        The version of the table when the write was planned; None if the table did not exist.
+    tolerant : bool
+        Whether it is acceptable that another writer creates the table first (IF NOT EXISTS).
+    base : mapping or None
+        The document of the earlier statement of the same transaction on which this one builds.
+    files : tuple of str
+        Names of the staged files that are part of the rows.
+    """
 
     path: ObjectPath
     purpose: Purpose
     transaction_id: str
     ordinal: int
-    #: The definition of the table after the statement; without OPTIONS, which may contain secrets.
     definition: TableDefinition
-    #: The version of the table when the write was planned; None if the table did not exist.
     seen: str | None
-    #: Whether it is acceptable that another writer creates the table first (IF NOT EXISTS).
     tolerant: bool
-    #: The document of the earlier statement of the same transaction on which this one builds.
     base: Mapping[str, Any] | None
-    #: Names of the staged files that are part of the rows.
     files: tuple[str, ...] = ()
 
     def to_document(self) -> dict[str, Any]:

@@ -39,14 +39,22 @@ _ASSUMED = {"committed": TransactionState.COMPLETED, "rolled-back": TransactionS
 
 @dataclass
 class Context:
-    """The options that every command takes."""
+    """The options that every command takes.
+
+    Attributes
+    ----------
+    out : Output
+    url : str or None
+        Of the timeline.
+    conf : dict
+        Spark configuration.
+    failed : list of TransactionRecord
+        The transactions of the statement that failed.
+    """
 
     out: Output
-    #: Of the timeline.
     url: str | None = None
-    #: Spark configuration.
     conf: dict[str, str] = field(default_factory=dict)
-    #: The transactions of the statement that failed.
     failed: list[TransactionRecord] = field(default_factory=list)
     _handle: Any = None
 

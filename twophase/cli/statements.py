@@ -22,6 +22,7 @@ def split(text: str, parses: Callable[[str], bool]) -> Iterator[str]:
 
     Parameters
     ----------
+    text : str
     parses : callable
         Whether Spark can parse a script: a script ends at the first semicolon at which it is one. What never is one is
         a single statement up to the end of the text, for which Spark will raise its error.
@@ -57,6 +58,7 @@ class StatementRun:
 
     Parameters
     ----------
+    out : Output
     handle : Handle
         Of the session.
     limit : int
@@ -105,6 +107,7 @@ class StatementRun:
 
         Parameters
         ----------
+        statements : sequence of str
         **terms
             As for :func:`twophase.transaction`.
         """

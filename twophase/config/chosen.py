@@ -13,6 +13,7 @@ def chosen(name: str, known: Mapping[str, object]) -> object:
 
     Parameters
     ----------
+    name : str
     known : mapping of str to object
         By their names in lower case.
 

@@ -36,6 +36,10 @@ def _flag(value: object) -> bool:
 def optional_flag(value: object) -> bool | None:
     """Validate a flag that may be left open: an empty one counts as None.
 
+    Parameters
+    ----------
+    value : object
+
     Raises
     ------
     ValueError
@@ -73,6 +77,7 @@ def duration(value: float | str | None, name: str) -> float | None:
 
     Parameters
     ----------
+    value : float or str or None
     name : str
         The argument, for the message.
 
@@ -108,6 +113,7 @@ def option(default: Any, description: str, *, shown: str | None = None, **facts:
 
     Parameters
     ----------
+    default : object
     description : str
         One line of help.
     shown : str, optional
@@ -143,14 +149,20 @@ def secret(description: str, *, plain: bool = True, **facts: Any) -> Any:
 
 @dataclass(frozen=True)
 class Option:
-    """An option, as shown in the documentation."""
+    """An option, as shown in the documentation.
+
+    Attributes
+    ----------
+    name, type, default, description : str
+        The default is empty if there is none.
+    secret : bool
+        Whether its value must not be shown.
+    """
 
     name: str
     type: str
-    #: Empty if there is none.
     default: str
     description: str
-    #: Whether its value must not be shown.
     secret: bool = False
 
     @property
@@ -160,13 +172,18 @@ class Option:
 
 
 class Settings(BaseModel):
-    """Base of the settings of a session or a catalog. Options are declared by :func:`option` or :func:`secret`."""
+    """Base class for the settings of a session or a catalog. Options are declared by :func:`option` or :func:`secret`.
+
+    Attributes
+    ----------
+    catalog : str
+        The catalog to be named in messages; empty for the session.
+    """
 
     model_config = ConfigDict(frozen=True)
     #: What the full names of the options begin with, in messages.
     prefix: ClassVar[str] = ""
 
-    #: The catalog to be named in messages; empty for the session.
     catalog: str = Field("", exclude=True)
 
     @classmethod
@@ -175,6 +192,7 @@ class Settings(BaseModel):
 
         Parameters
         ----------
+        options : mapping of str to str
         catalog : str
             The catalog to which they belong.
 
@@ -272,6 +290,7 @@ def secret_of(options: Mapping[str, str], name: str, owner: str) -> str | None:
 
     Parameters
     ----------
+    options : mapping of str to str
     name : str
         Without ``_env`` and ``_file``.
     owner : str

@@ -41,7 +41,13 @@ _OUR_STORES = "twophase.catalogs."
 
 @dataclass(frozen=True)
 class Instrument:
-    """One metric."""
+    """One metric.
+
+    Attributes
+    ----------
+    name, kind, unit, meaning : str
+    attributes : tuple of str
+    """
 
     name: str
     kind: str

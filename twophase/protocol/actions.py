@@ -13,45 +13,70 @@ from twophase.protocol.states import ParticipantState, TransactionState
 
 @dataclass(frozen=True)
 class Member:
-    """A participant, as seen by the protocol."""
+    """A participant, as seen by the protocol.
+
+    Parameters
+    ----------
+    ordinal : int
+    catalog : str
+    path : tuple of str
+    state : ParticipantState
+    group : str, optional
+        Members of one catalog with the same group are published in one step.
+    can_undo : bool
+        Whether its publish can be undone while no other writer changes the table.
+    staging_is_seen, drop_is_seen : bool
+        Whether readers see what it has staged, until it is aborted; what it drops, until it is cleaned up.
+    """
 
     ordinal: int
     catalog: str
     path: tuple[str, ...]
     state: ParticipantState
-    #: Members of one catalog with the same group are published in one step.
     group: str | None = None
-    #: Whether its publish can be undone while no other writer changes the table.
     can_undo: bool = True
-    #: Whether readers see what it has staged, until it is aborted.
     staging_is_seen: bool = False
-    #: Whether readers see what it drops, until it is cleaned up.
     drop_is_seen: bool = False
 
 
 @dataclass(frozen=True)
 class Unit:
-    """One publish: a participant, or several that are published in one step by their catalog."""
+    """One publish: a participant, or several that are published in one step by their catalog.
+
+    Parameters
+    ----------
+    ordinals : tuple of int
+    can_undo : bool
+        Whether it can be undone, also in one step.
+    """
 
     ordinals: tuple[int, ...]
-    #: Whether it can be undone, also in one step.
     can_undo: bool = True
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The plan of a transaction: what it publishes, in order, and what it only removes."""
+    """The plan of a transaction: what it publishes, in order, and what it only removes.
+
+    Parameters
+    ----------
+    units : tuple of Unit
+    superseded : tuple of int
+        The ordinals that are never published.
+    refused : tuple of Unit
+        The units that a store refused after others had been published: those must be undone.
+    may_undo : bool
+        Whether the outcomes that the stores report are recent enough to undo a publish because of them.
+    seen_staged, seen_dropped : frozenset of int
+        The ordinals of those of which readers see what they have staged, and what they drop: until it is removed, the
+        transaction stays open.
+    """
 
     units: tuple[Unit, ...]
-    #: The ordinals that are never published.
     superseded: tuple[int, ...] = ()
-    #: The units that a store refused after others had been published: those must be undone.
     refused: tuple[Unit, ...] = ()
-    #: Whether the outcomes that the stores report are recent enough to undo a publish because of them.
     may_undo: bool = True
-    #: The ordinals of those of which readers see what they have staged: the transaction stays open until it is removed.
     seen_staged: frozenset[int] = frozenset()
-    #: Likewise, of which readers see what they drop.
     seen_dropped: frozenset[int] = frozenset()
 
     def ending_anyway(self) -> Plan:
@@ -119,12 +144,20 @@ class Action:
 
 @dataclass(frozen=True)
 class Record(Action):
-    """Make a state durable, if the transaction is still ours."""
+    """Make a state durable, if the transaction is still ours.
+
+    Parameters
+    ----------
+    state : TransactionState
+    error : BaseException, optional
+    left_behind : tuple of str
+    exceptions : tuple of Unit
+        With an end decided by an operator: the units that ended the other way.
+    """
 
     state: TransactionState
     error: BaseException | None = None
     left_behind: tuple[str, ...] = ()
-    #: With an end decided by an operator: the units that ended the other way.
     exceptions: tuple[Unit, ...] = ()
 
 
@@ -141,9 +174,13 @@ class Suspend(Action):
 
     Until then no other append shares the tables of what is unfinished: it would be in the way of an undo. Its other
     tables are released.
+
+    Parameters
+    ----------
+    unfinished : tuple of int
+        The ordinals of what is left to remove.
     """
 
-    #: The ordinals of what is left to remove.
     unfinished: tuple[int, ...]
 
 
@@ -224,35 +261,53 @@ class Wait(Action):
 
 @dataclass(frozen=True)
 class Reply:
-    """The reply to an action whose error is part of the protocol."""
+    """The reply to an action whose error is part of the protocol.
+
+    Parameters
+    ----------
+    error : BaseException, optional
+    left_behind : tuple of str
+        Leftovers in the store after the error.
+    undone : bool
+        For ``Compensate``: the table is restored to its previous state.
+    """
 
     error: BaseException | None = None
-    #: Leftovers in the store after the error.
     left_behind: tuple[str, ...] = ()
-    #: For ``Compensate``: the table is restored to its previous state.
     undone: bool = False
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of a protocol."""
+    """The result of a protocol.
 
-    #: ``COMPLETED``, ``ROLLED_BACK`` or ``IN_DOUBT``.
+    Parameters
+    ----------
+    state : TransactionState
+        ``COMPLETED``, ``ROLLED_BACK`` or ``IN_DOUBT``.
+    error : BaseException, optional
+        Why it did not complete.
+    left_behind : tuple of str
+        Leftovers in the stores.
+    unknown : tuple of Unit
+        The units whose outcome is unknown.
+    published, undone, not_published : tuple of Unit
+        If the state does not apply to all units: those that are published, were just undone, are not published.
+    in_part : tuple of Unit
+        Those whose publish failed and could not be undone: readers may see a part of it.
+    unfinished : tuple of Unit
+        Those that are published, and whose store refuses to remove what readers still see.
+    problems : tuple of BaseException
+        Errors on the way that did not change the outcome.
+    """
+
     state: TransactionState
-    #: Why it did not complete.
     error: BaseException | None = None
-    #: Leftovers in the stores.
     left_behind: tuple[str, ...] = ()
-    #: The units whose outcome is unknown.
     unknown: tuple[Unit, ...] = ()
-    #: This and the following: the units to which the state does not apply.
     published: tuple[Unit, ...] = ()
-    #: They were published, and are undone now.
     undone: tuple[Unit, ...] = ()
     not_published: tuple[Unit, ...] = ()
-    #: Those whose publish failed and could not be undone: readers may see a part of it.
     in_part: tuple[Unit, ...] = ()
-    #: Those that are published, and whose store refuses to remove what readers still see.
     unfinished: tuple[Unit, ...] = ()
-    #: Errors on the way that did not change the outcome.
     problems: tuple[BaseException, ...] = ()

@@ -129,6 +129,7 @@ def recover(state: TransactionState, plan: Plan, *, certainly_dead: bool, has_en
     ----------
     state : TransactionState
         As found on the timeline.
+    plan : Plan
     certainly_dead : bool
         No process works on it any more. False if only its lease expired: its owner may resume in the middle of the
         publish, so a decided transaction is then rolled forward (a concurrent publish does no harm) and never back.
@@ -211,6 +212,7 @@ def assume(plan: Plan, found: TransactionState, state: TransactionState) -> Prot
 
     Parameters
     ----------
+    plan : Plan
     found : TransactionState
         As found on the timeline.
     state : TransactionState

@@ -28,6 +28,7 @@ def cast_array(values: Any, new: pa.DataType, on_cast_failure: str, path: str) -
     Parameters
     ----------
     values : pyarrow.Array or pyarrow.ChunkedArray
+    new : pyarrow.DataType
     on_cast_failure : str
         ``error`` or ``null``.
     path : str

@@ -77,6 +77,7 @@ def without_ids(field: pa.Field, leaf: Callable[[pa.DataType], pa.DataType] = la
 
     Parameters
     ----------
+    field : pyarrow.Field
     leaf : callable
         Converts each type without parts.
     """

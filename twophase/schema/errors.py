@@ -149,6 +149,7 @@ class SchemaConflictError(ConcurrentSchemaEvolutionError):
 
     Parameters
     ----------
+    message : str
     field_path : str, optional
         The first field that both writers changed.
     table_version, writer_version : int, optional

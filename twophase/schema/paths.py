@@ -33,6 +33,8 @@ def walk(parent: T | None, path: str | Sequence[str | int], named: Callable[[T |
 
     Parameters
     ----------
+    parent : field or None
+    path : str or sequence of str
     named : callable
         Parent, name -> its children with that name; those in another case only if there is no exact match.
 
@@ -91,6 +93,7 @@ def check_siblings(siblings: Sequence[Typed], parent: Callable[[], Sequence[str]
 
     Parameters
     ----------
+    siblings : sequence of fields
     parent : callable
         Returns the path of the struct, for the error.
 

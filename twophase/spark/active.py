@@ -50,28 +50,44 @@ def running_task() -> Task | None:
 
 @dataclass(frozen=True)
 class Terms:
-    """The terms of a block about its conflicts with others; None: as the session does."""
+    """The terms of a block about its conflicts with others; None: as the session does.
+
+    Attributes
+    ----------
+    conflict : ConflictPolicy or None
+    wait, timeout : float or None
+        Seconds.
+    first_begun : float or None
+        When its first attempt began, by :func:`~twophase.timeline.owners.clock`.
+    find_table : callable or None
+        Finds a table by the name that it has in the session.
+    merge : callable, or mapping of str to callable, or None
+        Asked about conflicts at the end of the block; see :mod:`twophase.spark.merging`.
+    """
 
     conflict: ConflictPolicy | None = None
-    #: Seconds.
     wait: float | None = None
     timeout: float | None = None
-    #: When its first attempt began, by :func:`~twophase.timeline.owners.clock`.
     first_begun: float | None = None
-    #: Finds a table by the name that it has in the session.
     find_table: Callable[[str], tuple[Catalog, ObjectPath]] | None = None
-    #: Asked about conflicts at the end of the block; see :mod:`twophase.spark.merging`.
     merge: Callable[[Any, Any, Any], Any] | Mapping[str, Callable[[Any, Any, Any], Any]] | None = None
 
 
 @dataclass
 class ActiveTransaction:
-    """A transaction that statements can join."""
+    """A transaction that statements can join.
 
-    #: The attached session that it belongs to.
+    Attributes
+    ----------
+    session : AttachedSession
+        The attached session that it belongs to.
+    transaction : Transaction
+    hooks : tuple of JobStatusHook
+        Notified of each statement in it, in addition to those of the session.
+    """
+
     session: AttachedSession
     transaction: Transaction
-    #: Notified of each statement in it, in addition to those of the session.
     hooks: tuple[JobStatusHook, ...] = ()
     #: The thread on which it was opened: there the local property says nothing about the running code.
     thread: threading.Thread = field(default_factory=threading.current_thread)
@@ -323,7 +339,12 @@ def ending(active: ActiveTransaction, before: Surroundings) -> Iterator[None]:
 
 
 class WriteGroup:
-    """One atomic outcome for all tables that one statement writes: a transaction that begins with the first of them."""
+    """One atomic outcome for all tables that one statement writes: a transaction that begins with the first of them.
+
+    Parameters
+    ----------
+    session : AttachedSession
+    """
 
     def __init__(self, session: AttachedSession) -> None:
         self._session = session

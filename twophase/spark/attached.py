@@ -90,6 +90,7 @@ class SessionState:
         The isolation level of its blocks.
     timeout : float or None
         How many seconds they may last.
+    hooks : iterable of JobStatusHook
     parent : SessionState or None
         State of the session from which this one was created: its hooks serve this one, too.
     """
@@ -132,15 +133,25 @@ class SessionState:
 
 @dataclass(frozen=True, eq=False)
 class AttachedSession:
-    """An attached session."""
+    """An attached session.
+
+    Attributes
+    ----------
+    jvm : Jvm
+    catalogs : SessionCatalogs
+    state : SessionState
+    tracker : JobTracker
+        Follows the jobs of statements.
+    caches : CacheInvalidation
+    get_coordinator : callable
+        Returns the coordinator of its transactions.
+    """
 
     jvm: Jvm
     catalogs: SessionCatalogs
     state: SessionState
-    #: Follows the jobs of statements.
     tracker: JobTracker
     caches: CacheInvalidation
-    #: Returns the coordinator of its transactions.
     get_coordinator: Callable[[], Coordinator]
 
     @property

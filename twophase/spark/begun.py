@@ -318,6 +318,7 @@ def begun_here(session: AttachedSession, statement: str) -> OpenTransaction:
 
     Parameters
     ----------
+    session : AttachedSession
     statement : str
         The statement's words, for the error.
 

@@ -45,6 +45,7 @@ class SessionEnvironment(Environment):
 
     Parameters
     ----------
+    jvm : Jvm
     settings : Options
         The settings of the session's configuration.
     has_ended : callable

@@ -70,6 +70,7 @@ def thrown_to_spark(jvm: Jvm, identifier: Any = None, namespace: Any = None) -> 
 
     Parameters
     ----------
+    jvm : Jvm
     identifier : Java Identifier, optional
         For not-found and already-exists errors of a table.
     namespace : Java String[], optional

@@ -28,11 +28,16 @@ _SESSION = "spark_catalog"
 
 @dataclass(frozen=True)
 class CachedTable:
-    """A cache entry of a table."""
+    """A cache entry of a table.
 
-    #: The ``pyspark.StorageLevel``.
+    Attributes
+    ----------
+    level : pyspark.StorageLevel
+    columns : str
+        The cached columns.
+    """
+
     level: Any
-    #: The cached columns.
     columns: str
 
 
@@ -41,6 +46,7 @@ class CacheInvalidation:
 
     Parameters
     ----------
+    jvm : Jvm
     session_name : str or None
         Name of the twophase catalog that serves unprefixed names.
     name_of : callable
@@ -78,6 +84,8 @@ class CacheInvalidation:
 
         Parameters
         ----------
+        catalog : Catalog
+        path : ObjectPath
         version : Any
             From :meth:`~twophase.Catalog.table_version`.
         """
@@ -178,6 +186,7 @@ class CacheInvalidation:
 
         Parameters
         ----------
+        transaction : Transaction
         cached : iterable
             The published tables, each with its cache entries.
         """

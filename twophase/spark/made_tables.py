@@ -96,7 +96,18 @@ def _cannot_rename(catalog: Catalog, path: ObjectPath) -> AtomicityNotSupportedE
 
 
 def rows_of(session: AttachedSession, catalog: Catalog, path: ObjectPath) -> Any:
-    """The rows of a table as the statement's transaction sees it; Spark decides now how to read them."""
+    """The rows of a table as the statement's transaction sees it; Spark decides now how to read them.
+
+    Parameters
+    ----------
+    session : AttachedSession
+    catalog : Catalog
+    path : ObjectPath
+
+    Returns
+    -------
+    pyspark.sql.DataFrame
+    """
     parts = (session.catalogs.name_of(catalog), *path.to_document())
     return session.spark.table(".".join(map(quote, parts)))
 
@@ -110,6 +121,8 @@ def altered(
     ----------
     path : ObjectPath
         The table, for errors.
+    definition : TableDefinition
+    changes : sequence of TableChange
 
     Returns
     -------

@@ -50,13 +50,21 @@ _SPARKS_OWN = frozenset({"global_temp", "system"})
 
 @dataclass(frozen=True)
 class CatalogOptions:
-    """The options of one catalog."""
+    """The options of one catalog.
 
-    #: Its name in the session.
+    Attributes
+    ----------
+    name : str
+        Its name in the session.
+    kind : type of Catalog
+    options : mapping of str to str
+    is_own : bool
+        Whether attach creates it by itself: its name was not chosen by the user.
+    """
+
     name: str
     kind: type[Catalog]
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    #: Whether attach creates it by itself: its name was not chosen by the user.
     is_own: bool = False
 
     @property
@@ -219,6 +227,7 @@ def beside_databases(found: Options, is_database: Callable[[str], bool]) -> Opti
 
     Parameters
     ----------
+    found : Options
     is_database : callable
         Whether the session catalog has a database of that name.
 

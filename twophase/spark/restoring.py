@@ -28,6 +28,7 @@ def restore(context: StatementContext, plan: Restore, rows: Rows, *, keep_new: b
     ----------
     context : StatementContext
         Its transaction is the one that it joins.
+    plan : Restore
     rows : callable
         Reads a kept table where its store cannot stage what it keeps.
     keep_new : bool
@@ -86,6 +87,7 @@ def undo(context: StatementContext, plan: Undo, rows: Rows) -> None:
     ----------
     context : StatementContext
         Its transaction is the one that it joins.
+    plan : Undo
     rows : callable
         Reads the former state of a table.
 

@@ -18,14 +18,22 @@ from twophase.spark.jvm.gateway import STATEMENT_PROPERTY
 
 @dataclass(frozen=True)
 class Listing:
-    """The tables of a ``SHOW TABLES`` inside a transaction, with those that it creates, without those that it drops."""
+    """The tables of a ``SHOW TABLES`` inside a transaction, with those that it creates, without those that it drops.
 
-    #: The database's full name in the twophase catalog, quoted.
+    Attributes
+    ----------
+    database : str
+        The database's full name in the twophase catalog, quoted.
+    staged : set of str
+        The tables in it that the transaction writes or drops, in lower case.
+    pattern : str or None
+    dropped : set of str
+        Those that it drops.
+    """
+
     database: str
-    #: The tables in it that the transaction writes or drops, in lower case.
     staged: set[str]
     pattern: str | None
-    #: Those that it drops.
     dropped: set[str] = field(default_factory=set)
 
     def complete(self, spark: Any, listed: Any) -> Any:
@@ -40,12 +48,19 @@ class Listing:
 
 @dataclass
 class RunningStatement:
-    """A running statement, and what callbacks find out about it."""
+    """A running statement, and what callbacks find out about it.
+
+    Attributes
+    ----------
+    session : AttachedSession
+    group : WriteGroup or None
+        Set if it may write several tables.
+    listing : Listing or None
+        Set for a ``SHOW TABLES``.
+    """
 
     session: AttachedSession
-    #: Set if it may write several tables.
     group: WriteGroup | None = None
-    #: Set for a ``SHOW TABLES``.
     listing: Listing | None = None
 
     def completed(self, spark: Any, listed: Any) -> Any:

@@ -22,8 +22,11 @@ class SessionCoordinator:
     Parameters
     ----------
     spark : pyspark.sql.SparkSession
+    settings : Options
+    catalogs : SessionCatalogs
     warehouse : str
         Location of the default timeline.
+    parent : SessionCoordinator or None
     """
 
     def __init__(

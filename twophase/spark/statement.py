@@ -34,15 +34,23 @@ _NO_OTHER_WAY = "This catalog has no other way to run it: spark.twophase.atomici
 
 @dataclass(frozen=True)
 class StatementContext:
-    """The context in which a statement runs."""
+    """The context in which a statement runs.
 
-    #: Begins the statement's transaction if it joins none.
+    Attributes
+    ----------
+    coordinator : Coordinator
+        Begins the statement's transaction if it joins none.
+    session : AttachedSession or None
+        None over Spark Connect.
+    joined : Transaction or None
+        The transaction that the statement joins.
+    hooks : tuple of JobStatusHook
+        The statement's own, in addition to those of the session and of the transaction.
+    """
+
     coordinator: Coordinator
-    #: None over Spark Connect.
     session: AttachedSession | None = None
-    #: The transaction that the statement joins.
     joined: Transaction | None = None
-    #: The statement's own, in addition to those of the session and of the transaction.
     hooks: tuple[JobStatusHook, ...] = ()
 
     @classmethod
@@ -198,6 +206,7 @@ def finish_statement(
     ----------
     session : AttachedSession or None
         The attached session whose caches are invalidated; None if there is none.
+    statement : Statement
     define : callable
         The table's definition after it, which only the rest of its transaction needs; None if the catalog knows it.
     """

@@ -19,9 +19,17 @@ from twophase.spark.jvm.scans import scanned_tables
 
 @dataclass(frozen=True)
 class StateRead:
-    """The version of a table that Spark reads."""
+    """The version of a table that Spark reads.
 
-    #: The table's name in the session.
+    Attributes
+    ----------
+    name : str
+        The table's name in the session.
+    catalog : Catalog
+    path : ObjectPath
+    version : str
+    """
+
     name: str
     catalog: Catalog
     path: ObjectPath

@@ -28,32 +28,50 @@ from twophase.timeline.tables import lock_for_all, lock_order, target_key, trans
 
 @dataclass(frozen=True)
 class Decided:
-    """A change that a transaction has decided to publish."""
+    """A change that a transaction has decided to publish.
+
+    Attributes
+    ----------
+    catalog : str
+    path : ObjectPath
+        The canonical name of the table.
+    reservation : Reservation
+        What it changes.
+    before : Any
+        What the catalog needs to read the state before it.
+    schema : SchemaChange or None
+        What it changes of the columns; None for a change of rows only.
+    """
 
     catalog: str
-    #: The canonical name of the table.
     path: ObjectPath
-    #: What it changes.
     reservation: Reservation
-    #: What the catalog needs to read the state before it.
     before: Any = None
-    #: What it changes of the columns; None for a change of rows only.
     schema: SchemaChange | None = None
 
 
 @dataclass(frozen=True)
 class Check:
-    """The condition that a table has not changed since a snapshot."""
+    """The condition that a table has not changed since a snapshot.
+
+    Attributes
+    ----------
+    catalog : str
+    path : ObjectPath
+        The canonical name of the table.
+    snapshot : int
+        The last commit number that the transaction has seen of it.
+    reservation : Reservation or None
+        Only changes that exclude this one count, and none of the definition alone, which the store judges; None if the
+        table was read: then all do.
+    only_drops : bool
+        Whether nothing counts but that the table was dropped: what has its name now is another one.
+    """
 
     catalog: str
-    #: The canonical name of the table.
     path: ObjectPath
-    #: The last commit number that the transaction has seen of it.
     snapshot: int
-    #: Only changes that exclude this one count, and none of the definition alone, which the store judges; None if the
-    #: table was read: then all do.
     reservation: Reservation | None = None
-    #: Whether nothing counts but that the table was dropped: what has its name now is another one.
     only_drops: bool = False
 
 

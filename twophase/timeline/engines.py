@@ -120,6 +120,10 @@ def _server(url: URL) -> sa.Engine:
 def patience(url: URL) -> dict[str, Any]:
     """Return the timeouts with which a driver gives up on an unresponsive server, unless the URL has others.
 
+    Parameters
+    ----------
+    url : sqlalchemy.URL
+
     Returns
     -------
     dict
@@ -157,6 +161,7 @@ def begin(connection: sa.Connection, *, durable: bool, read_only: bool) -> None:
         Inside ``connection.begin()``.
     durable : bool
         Whether the commit waits for the disk.
+    read_only : bool
     """
     if connection.dialect.name == "sqlite":
         _begin_sqlite(connection, durable=durable, read_only=read_only)

@@ -40,6 +40,7 @@ class Heartbeat:
 
     Parameters
     ----------
+    timeline : Timeline
     seconds : float
         The interval between renewals.
     on_lost, on_timeout : callable, optional
@@ -66,6 +67,7 @@ class Heartbeat:
 
         Parameters
         ----------
+        lease : Lease
         ends_at : float, optional
             When the transaction's time is over, by :func:`~twophase.timeline.owners.clock`.
         """

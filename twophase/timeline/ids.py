@@ -21,12 +21,19 @@ _PATTERN = re.compile(
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of a transaction id."""
+    """The parts of a transaction id.
+
+    Attributes
+    ----------
+    id, coordinator, day : str
+    time : str
+        The time of that day: hours, minutes, seconds.
+    random : str
+    """
 
     id: str
     coordinator: str
     day: str
-    #: The time of that day: hours, minutes, seconds.
     time: str
     random: str
 

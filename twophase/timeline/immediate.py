@@ -30,13 +30,21 @@ _MODES = {Purpose.ALTER_TABLE: Mode.ALTER, Purpose.DROP_TABLE: Mode.DROP}
 
 @dataclass(frozen=True)
 class Immediate:
-    """A change of a table that takes effect immediately."""
+    """A change of a table that takes effect immediately.
+
+    Attributes
+    ----------
+    catalog : str
+    path : ObjectPath
+        The canonical name of the table.
+    purpose : Purpose
+    before : Any
+        What the catalog needs to read the state before it, as loaded after the commit number ``since``.
+    """
 
     catalog: str
-    #: The canonical name of the table.
     path: ObjectPath
     purpose: Purpose
-    #: What the catalog needs to read the state before it, as loaded after the commit number ``since``.
     before: Any = None
 
 

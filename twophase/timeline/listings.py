@@ -70,6 +70,7 @@ def lock_rows(locks: Iterable[Lock], records: Mapping[str, TransactionRecord]) -
 
     Parameters
     ----------
+    locks : iterable of Lock
     records : mapping of str to TransactionRecord
         The transactions that are open, by their ids.
     """

@@ -39,18 +39,27 @@ if hasattr(os, "register_at_fork"):
 
 @dataclass(frozen=True)
 class Owner:
-    """A process, distinguished from all others that had the same process id."""
+    """A process, distinguished from all others that had the same process id.
 
-    #: Name of the machine, for messages.
+    Attributes
+    ----------
+    host : str
+        Name of the machine, for messages.
+    boot_id : str
+        Identifies one boot of a kernel and one PID namespace: process ids are comparable only within it.
+    pid : int
+        Process id.
+    pid_started : str
+        Start time of the process, in a form that is independent of clock changes.
+    token : str
+        A random value for this start of the process: clones of one machine snapshot share all of the above. Empty if
+        recorded by an earlier version.
+    """
+
     host: str
-    #: Identifies one boot of a kernel and one PID namespace: process ids are comparable only within it.
     boot_id: str
-    #: Process id.
     pid: int
-    #: Start time of the process, in a form that is independent of clock changes.
     pid_started: str
-    #: A random value for this start of the process: clones of one machine snapshot share all of the above. Empty if
-    #: recorded by an earlier version.
     token: str = ""
 
     def is_gone(self) -> bool:
@@ -180,6 +189,7 @@ class Lease:
 
     Parameters
     ----------
+    transaction_id : str
     fencing : int
         The fencing number, required for every write.
     seconds : float

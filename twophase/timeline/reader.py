@@ -75,6 +75,7 @@ class TimelineReader(TimelineDatabase):
 
         Parameters
         ----------
+        catalog : str
         path : ObjectPath
             The canonical name of the table.
         snapshot : int
@@ -92,7 +93,12 @@ class TimelineReader(TimelineDatabase):
         )
 
     def knows_all_since(self, number: int) -> bool:
-        """Return whether no transaction that was published after a commit number has been pruned."""
+        """Return whether no transaction that was published after a commit number has been pruned.
+
+        Parameters
+        ----------
+        number : int
+        """
         return self._read(lambda connection: commit_order.knows_all_since(connection, number))
 
     def needed_since(self) -> float | None:
@@ -131,6 +137,7 @@ class TimelineReader(TimelineDatabase):
 
         Parameters
         ----------
+        catalog : str
         path : ObjectPath
             The canonical name of the table.
         """
@@ -141,6 +148,7 @@ class TimelineReader(TimelineDatabase):
 
         Parameters
         ----------
+        catalog : str
         path : ObjectPath
             The canonical name of the table.
         changes : iterable of Change

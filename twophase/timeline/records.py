@@ -45,15 +45,23 @@ def first_line(error: BaseException | str) -> str:
 
 @dataclass(frozen=True)
 class Account:
-    """The outcome of each table, for a transaction whose state does not apply to all of them."""
+    """The outcome of each table, for a transaction whose state does not apply to all of them.
+
+    Attributes
+    ----------
+    published, undone, not_published, unknown : tuple of str
+        The tables that are published, were undone, are not published, and whose outcome is unknown.
+    in_part : tuple of str
+        The tables whose publish failed and could not be undone: readers may see a part of it.
+    unfinished : tuple of str
+        The databases that are dropped by a published transaction, and that their store still refuses to drop.
+    """
 
     published: tuple[str, ...] = ()
     undone: tuple[str, ...] = ()
     not_published: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
-    #: Those whose publish failed and could not be undone: readers may see a part of it.
     in_part: tuple[str, ...] = ()
-    #: The databases that are dropped by a published transaction, and that their store still refuses to drop.
     unfinished: tuple[str, ...] = ()
 
     def words(self) -> list[str]:
@@ -88,17 +96,28 @@ class Account:
 
 @dataclass(frozen=True)
 class ParticipantRecord:
-    """One participant of a transaction."""
+    """One participant of a transaction.
+
+    Attributes
+    ----------
+    ordinal : int
+    catalog : str
+        The catalog's name; its options come from the session at recovery.
+    path : ObjectPath
+    purpose : Purpose
+    state : ParticipantState
+    level : Level or None
+        Known once the transaction is decided.
+    document : mapping or None
+        The document for :meth:`twophase.Catalog.restore`; dropped when the transaction is finished without leftovers.
+    """
 
     ordinal: int
-    #: The catalog's name; its options come from the session at recovery.
     catalog: str
     path: ObjectPath
     purpose: Purpose
     state: ParticipantState
-    #: Known once the transaction is decided.
     level: Level | None = None
-    #: The document for :meth:`twophase.Catalog.restore`; dropped when the transaction is finished without leftovers.
     document: Mapping[str, Any] | None = None
 
     @property
@@ -120,47 +139,68 @@ class ParticipantRecord:
 
 @dataclass(frozen=True)
 class TransactionRecord:
-    """One transaction: its owner, contents, times and outcome."""
+    """One transaction: its owner, contents, times and outcome.
+
+    Attributes
+    ----------
+    id, coordinator, user, application : str
+    owner : Owner
+        The last process that worked on it.
+    state : TransactionState
+    fencing : int
+        Incremented by every take-over; only the owner with the latest number may write.
+    lease_until : float
+        Seconds since the epoch; 0 if the owner has released the transaction.
+    lease_steady : float or None
+        Same as ``lease_until``, by :func:`~twophase.timeline.owners.steady_clock` of the owner's kernel, if all users
+        of the timeline are on one machine.
+    lease_seconds : float or None
+        The duration of the lease from each renewal; None if recorded by an earlier version.
+    created, decided, finished : float or None
+        When it was begun, when its outcome was decided, when nothing was left to do.
+    silent_since : float or None
+        When it was taken over from an owner whose lease had expired, but who was not certainly gone.
+    level : Level or None
+    error : str or None
+    left_behind : tuple of str
+    participants : tuple of ParticipantRecord
+    isolation : str or None
+        The isolation level; None if recorded by an earlier version.
+    snapshot : int or None
+        The last commit number that it sees.
+    number : int or None
+        Its own commit number.
+    first_begun : float or None
+        When its first attempt began; None if recorded by an earlier version.
+    wounded_by : str or None
+        The transaction that has rolled it back because it needed one of its tables.
+    undoes : str or None
+        The transaction that it takes back.
+    """
 
     id: str
     coordinator: str
     user: str
     application: str
-    #: The last process that worked on it.
     owner: Owner
     state: TransactionState
-    #: Incremented by every take-over; only the owner with the latest number may write.
     fencing: int
-    #: Seconds since the epoch; 0 if the owner has released the transaction.
     lease_until: float
-    #: When it was begun.
     created: float
-    #: Same as ``lease_until``, by :func:`~twophase.timeline.owners.steady_clock` of the owner's kernel, if all users
-    #: of the timeline are on one machine.
     lease_steady: float | None = None
-    #: The duration of the lease from each renewal; None if recorded by an earlier version.
     lease_seconds: float | None = None
-    #: When it was taken over from an owner whose lease had expired, but who was not certainly gone.
     silent_since: float | None = None
-    #: When its outcome was decided.
     decided: float | None = None
-    #: When nothing was left to do.
     finished: float | None = None
     level: Level | None = None
     error: str | None = None
     left_behind: tuple[str, ...] = ()
     participants: tuple[ParticipantRecord, ...] = field(default=())
-    #: The isolation level; None if recorded by an earlier version.
     isolation: str | None = None
-    #: The last commit number that it sees.
     snapshot: int | None = None
-    #: Its own commit number.
     number: int | None = None
-    #: When its first attempt began; None if recorded by an earlier version.
     first_begun: float | None = None
-    #: The transaction that has rolled it back because it needed one of its tables.
     wounded_by: str | None = None
-    #: The transaction that it takes back.
     undoes: str | None = None
 
     @property

@@ -43,10 +43,16 @@ class Mode(Enum):
 
 @dataclass(frozen=True)
 class Reservation:
-    """The reservation of a table, or of some of its partitions."""
+    """The reservation of a table, or of some of its partitions.
+
+    Attributes
+    ----------
+    mode : Mode
+    scope : frozenset of str or None
+        The keys of the partitions that change; None for the whole table.
+    """
 
     mode: Mode = Mode.WRITE
-    #: The keys of the partitions that change; None for the whole table.
     scope: frozenset[str] | None = None
 
     @classmethod
@@ -86,7 +92,12 @@ _told = threading.local()
 
 @contextmanager
 def interrupted_by(pending: Callable[[], bool]) -> Iterator[None]:
-    """Interrupt waits on this thread as soon as ``pending`` reports that a signal was held back."""
+    """Interrupt waits on this thread as soon as ``pending`` reports that a signal was held back.
+
+    Parameters
+    ----------
+    pending : callable
+    """
     before = getattr(_told, "pending", None)
     _told.pending = pending
     try:

@@ -29,12 +29,19 @@ class SavepointState(Enum):
 
 @dataclass(frozen=True)
 class KeptTable:
-    """A table of a savepoint."""
+    """A table of a savepoint.
 
-    #: The catalog's name in the session.
+    Attributes
+    ----------
+    catalog : str
+        The catalog's name in the session.
+    path : ObjectPath
+    document : mapping
+        What the catalog needs to find the kept state.
+    """
+
     catalog: str
     path: ObjectPath
-    #: What the catalog needs to find the kept state.
     document: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
@@ -45,26 +52,40 @@ class KeptTable:
 
 @dataclass(frozen=True)
 class SavepointRecord:
-    """A named savepoint on the timeline."""
+    """A named savepoint on the timeline.
 
-    #: Names what the stores keep for it.
+    Attributes
+    ----------
+    id : str
+        Names what the stores keep for it.
+    name : str
+        Unique on the timeline.
+    transaction_id : str
+        The transaction that creates it.
+    user : str
+    databases : tuple of (str, str)
+        Catalog and name of the databases that it contains as a whole.
+    tables : tuple of KeptTable
+        All of its tables, those of these databases included.
+    keep_seconds : float or None
+        How long it is kept; None: until it is dropped.
+    state : SavepointState
+    created, expires : float or None
+        Seconds since the epoch, by the clock of the timeline.
+    number : int or None
+        The last commit number in it.
+    """
+
     id: str
-    #: Unique on the timeline.
     name: str
-    #: The transaction that creates it.
     transaction_id: str
     user: str = ""
-    #: Catalog and name of the databases that it contains as a whole.
     databases: tuple[tuple[str, str], ...] = ()
-    #: All of its tables, those of these databases included.
     tables: tuple[KeptTable, ...] = ()
-    #: How long it is kept; None: until it is dropped.
     keep_seconds: float | None = None
     state: SavepointState = SavepointState.CREATING
-    #: Seconds since the epoch, by the clock of the timeline.
     created: float | None = None
     expires: float | None = None
-    #: The last commit number in it.
     number: int | None = None
 
     def is_expired(self, now: float) -> bool:

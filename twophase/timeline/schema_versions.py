@@ -29,13 +29,21 @@ _ROWS = (
 
 @dataclass(frozen=True)
 class RecordedSchema:
-    """A recorded version of a table's schema."""
+    """A recorded version of a table's schema.
+
+    Attributes
+    ----------
+    schema : Schema
+    since : float or None
+        When it was decided; None for one that was found.
+    transaction_id : str or None
+    number : int or None
+        The commit number of its transaction.
+    """
 
     schema: Schema
-    #: When it was decided; None for one that was found.
     since: float | None = None
     transaction_id: str | None = None
-    #: The commit number of its transaction.
     number: int | None = None
 
 

@@ -185,6 +185,7 @@ class Timeline(TimelineReader):
 
         Parameters
         ----------
+        lease : Lease
         states : mapping of int to ParticipantState
             Their new states, by ordinal, and those of the earlier ones that they had superseded.
         released : iterable of (str, ObjectPath)
@@ -217,10 +218,13 @@ class Timeline(TimelineReader):
 
         Parameters
         ----------
+        lease : Lease
+        state : TransactionState
         level : Level, optional
             The level of the transaction.
         error : BaseException or str, optional
             Why it is rolled back or in doubt.
+        left_behind : tuple of str
         prepared : iterable of ParticipantRecord
             With the decision: all participants after their ``prepare()``, so that their documents, which recovery
             needs, become durable together with it.
@@ -273,6 +277,7 @@ class Timeline(TimelineReader):
 
         Parameters
         ----------
+        lease : Lease
         unfinished : iterable of (str, ObjectPath)
             Catalog and table of what is left to remove. They are shared with no other append until then: readers may
             see some of its rows.
@@ -307,6 +312,7 @@ class Timeline(TimelineReader):
 
         Parameters
         ----------
+        lease : Lease
         wanted : sequence of (str, ObjectPath, Reservation)
             Catalog, table and reservation, in the order in which all transactions reserve: there are no deadlocks then.
 
@@ -370,6 +376,7 @@ class Timeline(TimelineReader):
 
         Parameters
         ----------
+        savepoint_id : str
         documents : iterable of mapping
             The document of each table, in order.
         number : int
@@ -411,6 +418,7 @@ class Timeline(TimelineReader):
         ----------
         transaction_id, coordinator, owner, user, application, seconds
             As in :meth:`begin`.
+        changes : sequence of Immediate
         since : int
             The last commit number before the states of the tables were loaded.
         """
@@ -441,6 +449,7 @@ class Timeline(TimelineReader):
 
         Parameters
         ----------
+        lease : Lease
         schemas : iterable of (str, ObjectPath, SchemaChange)
             Catalog, table, and what was changed of its columns.
         """
@@ -458,6 +467,7 @@ class Timeline(TimelineReader):
 
         Parameters
         ----------
+        lease : Lease
         **values
             New values of the transaction's columns.
 
@@ -481,6 +491,7 @@ class Timeline(TimelineReader):
 
         Parameters
         ----------
+        record : TransactionRecord
         owner : Owner
             The process that takes it over.
         seconds : float
@@ -521,6 +532,7 @@ class Timeline(TimelineReader):
 
         Parameters
         ----------
+        seconds : float
         limit : int
             The maximum number; the oldest are pruned first.
 

@@ -21,17 +21,27 @@ Age = tuple[float, str]
 
 @dataclass(frozen=True)
 class Lock:
-    """A reservation that a transaction holds or waits for."""
+    """A reservation that a transaction holds or waits for.
+
+    Attributes
+    ----------
+    transaction_id, catalog : str
+    path : ObjectPath
+    reservation : Reservation
+    age : tuple of float and str
+        When the first attempt of the transaction began, and its id; the smallest is the oldest.
+    since : float or None
+        Since when it waits, in seconds since the epoch; None if it holds the reservation.
+    waits_for : tuple of str
+        The transactions for which it waits.
+    """
 
     transaction_id: str
     catalog: str
     path: ObjectPath
     reservation: Reservation
-    #: When the first attempt of the transaction began, and its id; the smallest is the oldest.
     age: Age
-    #: Since when it waits, in seconds since the epoch; None if it holds the reservation.
     since: float | None = None
-    #: The transactions for which it waits.
     waits_for: tuple[str, ...] = ()
 
     @property
@@ -61,11 +71,17 @@ class Lock:
 
 @dataclass(frozen=True)
 class Wound:
-    """Why a live transaction is rolled back by another one."""
+    """Why a live transaction is rolled back by another one.
 
-    #: The other transaction.
+    Attributes
+    ----------
+    by : str
+        The other transaction.
+    why : str
+        A sentence.
+    """
+
     by: str
-    #: A sentence.
     why: str
 
 

@@ -7,7 +7,12 @@ from collections.abc import Callable
 
 
 class Cancellation:
-    """The ways to cancel the running jobs of one transaction."""
+    """The ways to cancel the running jobs of one transaction.
+
+    Parameters
+    ----------
+    transaction_id : str
+    """
 
     def __init__(self, transaction_id: str) -> None:
         self._id = transaction_id

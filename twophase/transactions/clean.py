@@ -37,14 +37,23 @@ _DECIDED = (TransactionState.COMMITTING, TransactionState.COMPLETED, Transaction
 
 @dataclass(frozen=True)
 class Cleaned:
-    """A leftover that was found in a store, and whether it was removed."""
+    """A leftover that was found in a store, and whether it was removed.
+
+    Attributes
+    ----------
+    catalog : str
+    leftover : Leftover
+    removed : bool
+    reason : str or None
+        Why it was kept.
+    failed : bool
+        Whether its removal failed.
+    """
 
     catalog: str
     leftover: Leftover
     removed: bool
-    #: Why it was kept.
     reason: str | None = None
-    #: Whether its removal failed.
     failed: bool = False
 
     def to_document(self) -> dict[str, Any]:
@@ -73,6 +82,7 @@ def clean(
 
     Parameters
     ----------
+    coordinator : Coordinator
     catalogs : iterable of Catalog
         The catalogs to clean.
     dry_run : bool

@@ -25,24 +25,39 @@ _PAUSE = 0.05
 
 @dataclass(frozen=True)
 class Holder:
-    """The status of a transaction that holds a reservation."""
+    """The status of a transaction that holds a reservation.
 
-    #: It no longer holds any.
+    Attributes
+    ----------
+    ended : bool
+        It no longer holds any.
+    stuck : str or None
+        Why it is useless to wait for it: no process works on it, and it cannot be ended from here.
+    record : TransactionRecord or None
+        Its record, if it has not ended.
+    """
+
     ended: bool = False
-    #: Why it is useless to wait for it: no process works on it, and it cannot be ended from here.
     stuck: str | None = None
-    #: Its record, if it has not ended.
     record: TransactionRecord | None = None
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A reservation that a transaction needs."""
+    """A reservation that a transaction needs.
+
+    Attributes
+    ----------
+    catalog : str
+    target : ObjectPath
+        The canonical name of the table.
+    name : str
+        The table, for messages.
+    wanted : Reservation
+    """
 
     catalog: str
-    #: The canonical name of the table.
     target: ObjectPath
-    #: The table, for messages.
     name: str
     wanted: Reservation
 
@@ -91,6 +106,8 @@ class Contention:
 
     Parameters
     ----------
+    transaction_id : str
+    policy : ConflictPolicy
     seconds : float
         How long one statement, or the commit, waits for others; 0: not at all.
     first_begun : float

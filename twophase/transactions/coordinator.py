@@ -40,6 +40,7 @@ class Coordinator:
 
     Parameters
     ----------
+    timeline : Timeline
     resolve : callable
         Maps a catalog's name to the live :class:`~twophase.Catalog`; raises if the session has no catalog of that name.
     name : str

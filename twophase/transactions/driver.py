@@ -47,30 +47,47 @@ _OTHERWISE = {
 
 @dataclass
 class Enlisted:
-    """A participant and its state in a transaction."""
+    """A participant and its state in a transaction.
+
+    Parameters
+    ----------
+    ordinal : int
+    catalog : Catalog
+    participant : TwoPhaseCatalogTable
+    state : ParticipantState
+    supersedes : Enlisted, optional
+        The earlier participant of the same table.
+    was : ParticipantState
+        Its state before another one superseded it.
+    written : bool
+        Whether all its rows are staged. Only the live transaction knows and needs it: on recovery, an undecided
+        transaction is rolled back, and in a decided one everything was written.
+    is_read : bool
+        Whether a later statement of the transaction has read it.
+    failure : str, optional
+        The error of its ``begin`` or ``write``, after which it can never be completely written.
+    is_discarded : bool
+        Whether its statement was rolled back alone, inside the transaction.
+    is_kept : bool
+        Whether its table, with what others had published, is read as it was after its statement.
+    replaces_rows : bool
+        Whether its statement replaces all rows of the table, whatever they are.
+    definition : TableDefinition, optional
+        The definition of the whole table after its statement.
+    """
 
     ordinal: int
     catalog: Catalog
     participant: TwoPhaseCatalogTable
     state: ParticipantState = ParticipantState.STAGED
-    #: The earlier participant of the same table.
     supersedes: Enlisted | None = None
-    #: Its state before another one superseded it.
     was: ParticipantState = ParticipantState.STAGED
-    #: Whether all its rows are staged. Only the live transaction knows and needs it: on recovery, an undecided
-    #: transaction is rolled back, and in a decided one everything was written.
     written: bool = False
-    #: Whether a later statement of the transaction has read it.
     is_read: bool = False
-    #: The error of its ``begin`` or ``write``, after which it can never be completely written.
     failure: str | None = None
-    #: Whether its statement was rolled back alone, inside the transaction.
     is_discarded: bool = False
-    #: Whether its table, with what others had published, is read as it was after its statement.
     is_kept: bool = False
-    #: Whether its statement replaces all rows of the table, whatever they are.
     replaces_rows: bool = False
-    #: The definition of the whole table after its statement.
     definition: TableDefinition | None = None
     saved: str = field(default="", repr=False)
 
@@ -169,6 +186,9 @@ class Driver:
 
     Parameters
     ----------
+    timeline : Timeline
+    lease : Lease
+    enlisted : iterable of Enlisted
     reserve : callable, optional
         Reserves tables for the transaction, in their order; recovery reserves nothing.
     checks : callable, optional

@@ -17,7 +17,12 @@ _log = logger("twophase")
 
 
 class Ending:
-    """Commits a transaction, or rolls it back; the first call decides."""
+    """Commits a transaction, or rolls it back; the first call decides.
+
+    Parameters
+    ----------
+    life : Lifecycle
+    """
 
     def __init__(self, life: Lifecycle) -> None:
         self._life = life

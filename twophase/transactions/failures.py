@@ -243,6 +243,7 @@ def of_another_store(
 
     Parameters
     ----------
+    participant : TwoPhaseCatalogTable
     theirs, ours : str
         The identities of the store in which it was staged, and of the one that is open.
     where : str
@@ -299,6 +300,7 @@ def aborted(
     ----------
     members : sequence of Enlisted
         The participants that were to be published.
+    transaction_id : str
     left : sequence of str
         Leftovers that could not be removed.
     error : BaseException or None
@@ -328,6 +330,7 @@ def in_doubt(
     ----------
     members : sequence of Enlisted
         The participants that were to be published.
+    transaction_id : str
     account : Account
         The known outcomes; if it is empty, all participants are in doubt.
     error : BaseException or None

@@ -24,24 +24,39 @@ _log = logger("twophase")
 
 @dataclass(frozen=True)
 class Before:
-    """The state of a table before a change."""
+    """The state of a table before a change.
+
+    Attributes
+    ----------
+    exists : bool
+    document : Any
+        What the catalog needs to read it after the change; None if there is nothing.
+    """
 
     exists: bool
-    #: What the catalog needs to read it after the change; None if there is nothing.
     document: Any = None
 
 
 @dataclass(frozen=True)
 class TableChange:
-    """A change of one table."""
+    """A change of one table.
+
+    Attributes
+    ----------
+    catalog : Catalog
+    path : ObjectPath
+    purpose : Purpose
+        ``ALTER_TABLE``, ``DROP_TABLE`` or ``CREATE_TABLE_AS``.
+    schema : callable
+        Called after the change: what it has changed of the columns; None if that is not recorded.
+    known : Before or None
+        The state of the table before the change, if the caller has looked.
+    """
 
     catalog: Catalog
     path: ObjectPath
-    #: ``ALTER_TABLE``, ``DROP_TABLE`` or ``CREATE_TABLE_AS``.
     purpose: Purpose
-    #: Called after the change: what it has changed of the columns; None if that is not recorded.
     schema: Callable[[], SchemaChange | None] = lambda: None
-    #: The state of the table before the change, if the caller has looked.
     known: Before | None = None
 
     @property
@@ -73,6 +88,8 @@ class Announced:
 
     Parameters
     ----------
+    coordinator : Coordinator
+    changes : sequence of TableChange
     since : int, optional
         The last commit number before the caller has looked at the tables; None if it has not.
 
@@ -143,6 +160,11 @@ def _schema(change: TableChange) -> SchemaChange | None:
 @contextmanager
 def changing(coordinator: Coordinator, *changes: TableChange) -> Iterator[None]:
     """Make changes that take effect immediately, and give them a commit number.
+
+    Parameters
+    ----------
+    coordinator : Coordinator
+    *changes : TableChange
 
     Raises
     ------

@@ -10,7 +10,12 @@ from twophase.transactions.driver import Enlisted
 
 
 class Members:
-    """The participants of one transaction, in the order of their statements; other threads may add some meanwhile."""
+    """The participants of one transaction, in the order of their statements; other threads may add some meanwhile.
+
+    Parameters
+    ----------
+    transaction_id : str
+    """
 
     def __init__(self, transaction_id: str) -> None:
         self._id = transaction_id

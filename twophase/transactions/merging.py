@@ -18,11 +18,17 @@ from twophase.transactions.lifecycle import Lifecycle
 
 @dataclass(frozen=True, eq=False)
 class Conflict:
-    """A table that a transaction writes, and that another writer has changed since the transaction's snapshot."""
+    """A table that a transaction writes, and that another writer has changed since the transaction's snapshot.
 
-    #: By which the transaction writes it.
+    Attributes
+    ----------
+    participant : TwoPhaseCatalogTable
+        By which the transaction writes it.
+    error : WriteConflictError
+        With which the commit would refuse it.
+    """
+
     participant: TwoPhaseCatalogTable
-    #: With which the commit would refuse it.
     error: WriteConflictError
 
     @property
@@ -37,7 +43,12 @@ class Conflict:
 
 
 class Merging:
-    """Finds the conflicts of one transaction, which will resolve them by statements. The caller holds its lock."""
+    """Finds the conflicts of one transaction, which will resolve them by statements. The caller holds its lock.
+
+    Parameters
+    ----------
+    life : Lifecycle
+    """
 
     def __init__(self, life: Lifecycle) -> None:
         self._life = life

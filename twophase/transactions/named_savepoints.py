@@ -60,14 +60,20 @@ def create_savepoint(
 
     Parameters
     ----------
+    coordinator : Coordinator
     name : str
         Unique on the timeline.
     databases : iterable of (Catalog, str)
         Databases with all their tables.
+    tables : iterable of (Catalog, ObjectPath)
     keep_seconds : float, optional
         How long; until it is dropped when None.
     copies : bool
         Whether rows may be copied where a store cannot keep them otherwise.
+
+    Returns
+    -------
+    SavepointRecord
 
     Raises
     ------
@@ -248,12 +254,19 @@ def _unknown(timeline: Timeline, name: str) -> ConfigurationError:
 
 @dataclass(frozen=True)
 class Restore:
-    """The actions of a restore."""
+    """The actions of a restore.
+
+    Attributes
+    ----------
+    record : SavepointRecord
+    tables : tuple of (SupportsSavepoints, KeptTable)
+        The tables to restore.
+    new : tuple of (Catalog, ObjectPath)
+        The tables that were made since in its databases.
+    """
 
     record: SavepointRecord
-    #: The tables to restore.
     tables: tuple[tuple[SupportsSavepoints, KeptTable], ...]
-    #: The tables that were made since in its databases.
     new: tuple[Table, ...] = ()
 
 
@@ -269,8 +282,11 @@ def plan_restore(
 
     Parameters
     ----------
+    timeline : Timeline
     resolve : callable
         Returns the catalog of a name.
+    name : str
+    databases : iterable of (Catalog, str), optional
     tables : iterable of (Catalog, ObjectPath), optional
         Only these; everything in the savepoint when both are None.
 

@@ -22,11 +22,17 @@ TableRead = tuple[Catalog, ObjectPath, Any]
 
 @dataclass(frozen=True)
 class Cause:
-    """Why a transaction has not been published."""
+    """Why a transaction has not been published.
 
-    #: The class of the error.
+    Attributes
+    ----------
+    kind : str
+        The class of the error.
+    text : str
+        Its first line, without anything that looks like a secret.
+    """
+
     kind: str
-    #: Its first line, without anything that looks like a secret.
     text: str
 
     @classmethod
@@ -37,24 +43,37 @@ class Cause:
 
 @dataclass(frozen=True)
 class Ended:
-    """The end of a transaction, or that it is in doubt."""
+    """The end of a transaction, or that it is in doubt.
+
+    Attributes
+    ----------
+    transaction_id : str
+    state : TransactionState
+        ``COMPLETED``, ``ROLLED_BACK`` or ``IN_DOUBT``.
+    seconds : float
+        How long it has lasted.
+    timeline : Timeline
+        Where it is recorded.
+    title : str or None
+        What its first statement does, and to which table, as in :meth:`Observer.began`; None if it has only read.
+    written : tuple of (Catalog, TwoPhaseCatalogTable)
+        What it has published, or would have.
+    read : tuple of (Catalog, ObjectPath, Any)
+        The tables that it has read, in which versions (None if unknown); as far as the process that ends it knows.
+    cause : Cause or None
+        Why it was not published; None if it was, or if a rollback was requested without an error.
+    by_recovery : bool
+        Whether it was ended for a process that is dead.
+    """
 
     transaction_id: str
-    #: ``COMPLETED``, ``ROLLED_BACK`` or ``IN_DOUBT``.
     state: TransactionState
-    #: How long it has lasted.
     seconds: float
-    #: Where it is recorded.
     timeline: Timeline
-    #: What its first statement does, and to which table, as in :meth:`Observer.began`; None if it has only read.
     title: str | None = None
-    #: What it has published, or would have.
     written: tuple[tuple[Catalog, TwoPhaseCatalogTable], ...] = ()
-    #: The tables that it has read, in which versions (None if unknown); as far as the process that ends it knows.
     read: tuple[TableRead, ...] = ()
-    #: Why it was not published; None if it was, or if a rollback was requested without an error.
     cause: Cause | None = None
-    #: Whether it was ended for a process that is dead.
     by_recovery: bool = False
 
 
@@ -94,7 +113,12 @@ class Observer:
 
 
 class Observers(Observer):
-    """Notifies several observers; the error of one neither reaches the transaction nor the others."""
+    """Notifies several observers; the error of one neither reaches the transaction nor the others.
+
+    Parameters
+    ----------
+    observers : iterable of Observer
+    """
 
     def __init__(self, observers: Iterable[Observer] = ()) -> None:
         self._observers = tuple(observers)

@@ -20,6 +20,9 @@ def source_after(
 
     Parameters
     ----------
+    timeline : Timeline
+    catalog : SupportsSnapshots
+    path : ObjectPath
     record : TransactionRecord
         The transaction.
 

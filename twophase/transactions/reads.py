@@ -50,6 +50,8 @@ class Reads:
     ----------
     timeline : Timeline
         Records which transactions change a table.
+    transaction_id : str
+    isolation : Isolation
     snapshot : int or None
         The last commit number that the transaction sees; None under ``READ_COMMITTED``: each table has its own.
     hold : weakref.WeakMethod

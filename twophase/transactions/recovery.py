@@ -32,18 +32,28 @@ _GONE = "its process ended before it was decided"
 
 @dataclass(frozen=True)
 class Recovered:
-    """The result of recovering one transaction."""
+    """The result of recovering one transaction.
+
+    Attributes
+    ----------
+    transaction_id : str
+    found : TransactionState
+        Its state before.
+    state : TransactionState
+        Its state now.
+    left_behind : tuple of str
+        Leftovers that could not be removed.
+    account : Account
+        The outcome of each table, if the state does not apply to all of them.
+    note : str or None
+        Why nothing was done, or what failed.
+    """
 
     transaction_id: str
-    #: Its state before.
     found: TransactionState
-    #: Its state now.
     state: TransactionState
-    #: Leftovers that could not be removed.
     left_behind: tuple[str, ...] = ()
-    #: The outcome of each table, if the state does not apply to all of them.
     account: Account = field(default_factory=Account)
-    #: Why nothing was done, or what failed.
     note: str | None = None
 
     def __str__(self) -> str:
@@ -91,8 +101,12 @@ class Recovery:
 
     Parameters
     ----------
+    timeline : Timeline
     resolve : callable
         Maps a catalog's name to the catalog.
+    heartbeat : Heartbeat
+    lease_seconds : float
+    observer : Observer
     """
 
     def __init__(

@@ -37,7 +37,12 @@ class Savepoint:
 
 
 class Savepoints:
-    """The savepoints of one transaction. The caller holds its lock."""
+    """The savepoints of one transaction. The caller holds its lock.
+
+    Parameters
+    ----------
+    life : Lifecycle
+    """
 
     def __init__(self, life: Lifecycle) -> None:
         self._life = life

@@ -25,15 +25,23 @@ _STATEMENTS = {
 
 @dataclass(frozen=True)
 class Undo:
-    """The actions of an undo."""
+    """The actions of an undo.
 
-    #: The transaction that is taken back.
+    Attributes
+    ----------
+    transaction_id : str
+        The transaction that is taken back.
+    former : tuple of (Catalog, ObjectPath, ReadSource)
+        The tables that were there before it, with the source of their former states.
+    dropped : frozenset of (str, ObjectPath)
+        Those of them, by catalog, that are not there now.
+    created : tuple of (Catalog, ObjectPath)
+        The tables that it has created.
+    """
+
     transaction_id: str
-    #: The tables that were there before it, with the source of their former states.
     former: tuple[tuple[Catalog, ObjectPath, ReadSource], ...]
-    #: The tables that it has created.
     created: tuple[tuple[Catalog, ObjectPath], ...]
-    #: Those of them, by catalog, that are not there now.
     dropped: frozenset[tuple[str, ObjectPath]] = frozenset()
 
 
@@ -47,8 +55,10 @@ def plan_undo(
 
     Parameters
     ----------
+    timeline : Timeline
     resolve : callable
         Returns the catalog of a name.
+    transaction_id : str
     note_read : callable
         Notes in the undo's own transaction the version of each table on which it rests.
 

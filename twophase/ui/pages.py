@@ -23,16 +23,25 @@ _MOST_LEFT = 200
 
 @dataclass(frozen=True)
 class Row:
-    """A transaction in a list."""
+    """A transaction in a list.
+
+    Attributes
+    ----------
+    record : TransactionRecord
+    is_dead : bool
+        Whether no process works on it any more.
+    waits : bool
+        Whether it waits for another one.
+    commands : tuple of str
+        What ends it, or removes its leftovers.
+    age : float
+        How long ago it began, or how long it has lasted.
+    """
 
     record: TransactionRecord
-    #: Whether no process works on it any more.
     is_dead: bool
-    #: Whether it waits for another one.
     waits: bool
-    #: What ends it, or removes its leftovers.
     commands: tuple[str, ...]
-    #: How long ago it began, or how long it has lasted.
     age: float
 
     @property
@@ -43,7 +52,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Found:
-    """The result of a search for leftovers in the stores."""
+    """The result of a search for leftovers in the stores.
+
+    Attributes
+    ----------
+    results : sequence of Cleaned
+    at : datetime
+    """
 
     results: Sequence[Cleaned]
     at: datetime
@@ -56,10 +71,16 @@ class Found:
 
 @dataclass
 class Pages:
-    """The contents of the pages."""
+    """The contents of the pages.
+
+    Attributes
+    ----------
+    timeline : Timeline
+    search : callable or None
+        Searches the stores for leftovers and removes none; None if no session was wanted.
+    """
 
     timeline: Timeline
-    #: Searches the stores for leftovers and removes none; None if no session was wanted.
     search: Callable[[], Sequence[Cleaned]] | None = None
     _searching: threading.Lock = field(default_factory=threading.Lock)
 

@@ -45,6 +45,7 @@ def application(pages: Pages, hosts: Iterable[str] = (), *, refresh: int = 5) ->
 
     Parameters
     ----------
+    pages : Pages
     hosts : iterable of str
         Names and addresses by which it may be asked, in addition to those of the loopback interface.
     refresh : int

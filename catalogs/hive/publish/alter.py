@@ -98,7 +98,12 @@ def _same_columns(one: TableDefinition, other: TableDefinition) -> bool:
 
 
 def property_changes(state: WriteState) -> dict[str, str | None]:
-    """Return the properties that an ALTER TABLE sets, and with None those that it removes."""
+    """Return the properties that an ALTER TABLE sets, and with None those that it removes.
+
+    Parameters
+    ----------
+    state : WriteState
+    """
     before, after = state.old.definition.properties, state.definition.properties
     return {key: after.get(key) for key in {*before, *after} if before.get(key) != after.get(key)}
 
@@ -108,6 +113,7 @@ def with_properties(properties: Mapping[str, str], changed: Mapping[str, str | N
 
     Parameters
     ----------
+    properties : mapping of str to str
     changed : mapping of str to str or None
         None for those that are removed.
     """

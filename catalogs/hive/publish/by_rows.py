@@ -63,7 +63,12 @@ class Undecided(Publisher):
 
 
 class Choice:
-    """The choice of a publisher for a write whose rows are staged."""
+    """The choice of a publisher for a write whose rows are staged.
+
+    Parameters
+    ----------
+    write : TableWrite
+    """
 
     def __init__(self, write: TableWrite) -> None:
         self._write = write

@@ -21,7 +21,12 @@ from twophase.model import Level
 
 
 class FixedLocation:
-    """The fixed location of one write, and the directories that are exchanged there."""
+    """The fixed location of one write, and the directories that are exchanged there.
+
+    Parameters
+    ----------
+    write : TableWrite
+    """
 
     def __init__(self, write: TableWrite) -> None:
         self._write = write

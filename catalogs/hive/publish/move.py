@@ -160,6 +160,7 @@ class MoveFiles(Publisher):
 
         Parameters
         ----------
+        table : HiveTable
         new : dict
             Partitions of the staged rows: key to directory name.
         listed : dict

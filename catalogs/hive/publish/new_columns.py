@@ -28,7 +28,12 @@ _SPARK_FIELD = b"SPARK:field"
 
 
 class NewColumns:
-    """The new columns and wider types of one write."""
+    """The new columns and wider types of one write.
+
+    Parameters
+    ----------
+    write : TableWrite
+    """
 
     def __init__(self, write: TableWrite) -> None:
         self._write = write
@@ -142,6 +147,7 @@ def former_columns(write: TableWrite, now: HiveTable) -> pa.Schema:
 
     Parameters
     ----------
+    write : TableWrite
     now : HiveTable
         With the columns of the write.
     """

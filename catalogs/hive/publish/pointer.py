@@ -28,6 +28,7 @@ class SwitchPointer(Publisher):
 
     Parameters
     ----------
+    write : TableWrite
     accept : callable, optional
         Raises an error for a loaded table that the version is not based on.
     tracked : bool

@@ -29,6 +29,7 @@ class Publisher(ABC):
 
     Parameters
     ----------
+    write : TableWrite
     target : Target, optional
         The table that the write changes.
     """

@@ -24,7 +24,12 @@ from twophase.model import Level, ObjectPath, Outcome
 
 
 def former_path(state: WriteState) -> ObjectPath:
-    """Return the former name of a table that a write renames."""
+    """Return the former name of a table that a write renames.
+
+    Parameters
+    ----------
+    state : WriteState
+    """
     return ObjectPath(state.path.namespace, state.of(RenameState).former)
 
 

@@ -92,6 +92,7 @@ class NativeCatalog(NamespacesMixin, Proxy):
     ----------
     session : AttachedSession
         The attached session.
+    catalog : Catalog
     """
 
     def __init__(self, session: AttachedSession, catalog: Catalog) -> None:
@@ -258,6 +259,8 @@ class NativeCatalog(NamespacesMixin, Proxy):
 
         Parameters
         ----------
+        path : ObjectPath
+        source : ReadSource
         definition : TableDefinition, optional
             If the source has none.
         """

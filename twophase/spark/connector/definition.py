@@ -42,6 +42,7 @@ def definition_of(jvm: Jvm, catalog: Catalog, columns: Any, transforms: Any, pro
 
     Parameters
     ----------
+    jvm : Jvm
     catalog : Catalog
         If it supports bucketing, ``bucket`` becomes a :class:`BucketSpec`, otherwise a partition transform.
     columns : Java ``Column[]`` or ``StructType``
@@ -175,6 +176,7 @@ def static_partition(jvm: Jvm, predicates: Sequence[Any], definition: TableDefin
 
     Parameters
     ----------
+    jvm : Jvm
     predicates : sequence of Java ``Predicate``
         A conjunction.
     definition : TableDefinition
@@ -196,6 +198,7 @@ def with_written_values(jvm: Jvm, scope: OverwriteScope, definition: TableDefini
 
     Parameters
     ----------
+    jvm : Jvm
     scope : OverwriteScope
         The values as in the clause: ``'1e10'`` for a DOUBLE, a date for a TIMESTAMP.
     definition : TableDefinition

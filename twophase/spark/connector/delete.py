@@ -141,8 +141,12 @@ def replace_where(
 
     Parameters
     ----------
+    session : AttachedSession
+    catalog : Catalog
+    path : ObjectPath
     rows : TableDefinition
         The schema of the new rows, and the options of their writer.
+    predicates : sequence of Java ``Predicate``
     df : pyspark.sql.DataFrame
         The new rows; they need not match the predicates.
     """
@@ -181,6 +185,9 @@ def refuse_staged(session: AttachedSession, catalog: Catalog, path: ObjectPath, 
 
     Parameters
     ----------
+    session : AttachedSession
+    catalog : Catalog
+    path : ObjectPath
     what : str
         What cannot be done to the rows, in a participle.
 
@@ -199,6 +206,13 @@ def refuse_staged(session: AttachedSession, catalog: Catalog, path: ObjectPath, 
 
 def note_nothing_found(session: AttachedSession, catalog: Catalog, path: ObjectPath, plan: Deletion) -> None:
     """Record in the surrounding transaction that a table has no rows to delete: it rests on that, as on a read.
+
+    Parameters
+    ----------
+    session : AttachedSession
+    catalog : Catalog
+    path : ObjectPath
+    plan : Deletion
 
     Raises
     ------

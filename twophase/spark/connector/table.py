@@ -258,6 +258,9 @@ def insert_analyzed(
 
     Parameters
     ----------
+    session : AttachedSession
+    catalog : Catalog
+    path : ObjectPath
     df : pyspark.sql.DataFrame
     facts : mapping
         ``rows`` and ``partitions``, the JSON of the ``StructType`` of the rows and of the table's partition columns;

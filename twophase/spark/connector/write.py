@@ -28,6 +28,7 @@ class WriteBuilder(Proxy):
 
     Parameters
     ----------
+    jvm : Jvm
     definition : TableDefinition
         Definition of the table that is written.
     insert : callable

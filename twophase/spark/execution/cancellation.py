@@ -41,6 +41,7 @@ def cancel_statements(
 
     Parameters
     ----------
+    tracker : JobTracker
     reason : str
         The reason shown to hooks as ``job.cancel_reason``.
     until : callable
@@ -122,6 +123,10 @@ class Terminator:
     """SIGTERM handler: cancel the running statements, wait for their rollback, then call the previous handler.
 
     If that returns, the process continues, and the next SIGTERM is handled alike.
+
+    Parameters
+    ----------
+    tracker : JobTracker
     """
 
     def __init__(self, tracker: JobTracker) -> None:

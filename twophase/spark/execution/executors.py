@@ -45,6 +45,7 @@ def executor_problems(spark: SparkSession, modules: Sequence[str]) -> list[str]:
 
     Parameters
     ----------
+    spark : pyspark.sql.SparkSession
     modules : sequence of str
         Full names.
 

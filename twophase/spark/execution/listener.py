@@ -110,6 +110,7 @@ class JobTracker:
 
         Parameters
         ----------
+        statements : iterable of Statement
         reason : str
             The reason shown to hooks as ``job.cancel_reason``.
         """

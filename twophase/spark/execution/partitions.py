@@ -32,6 +32,7 @@ class SparkPartitions:
 
         Parameters
         ----------
+        df : pyspark.sql.DataFrame
         work : callable
             Receives the partition's number and its batches. It is pickled to the executors, and its results are pickled
             back.
@@ -52,6 +53,7 @@ class SparkPartitions:
         ----------
         df : pyspark.sql.DataFrame
             Any DataFrame of the session whose executors run it.
+        items : sequence of str
         work : callable
             Receives some of the texts, and returns a list.
 
@@ -72,6 +74,7 @@ class SparkPartitions:
 
         Parameters
         ----------
+        df : pyspark.sql.DataFrame
         work : callable
             It is pickled to the executors.
 

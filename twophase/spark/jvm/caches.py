@@ -25,7 +25,12 @@ _CATALOG = "spark_catalog"
 
 
 class TableCaches:
-    """The relations and cached queries of one session."""
+    """The relations and cached queries of one session.
+
+    Parameters
+    ----------
+    jvm : Jvm
+    """
 
     def __init__(self, jvm: Jvm) -> None:
         self._jvm = jvm
@@ -35,6 +40,7 @@ class TableCaches:
 
         Parameters
         ----------
+        database, name : str
         statistics : bool
             Whether to update the table's statistics as Spark does after a write.
         table : Java ``CatalogTable``, optional
@@ -60,6 +66,7 @@ class TableCaches:
 
         Parameters
         ----------
+        database, name : str
         found : py4j.java_gateway.JavaObject
             The holder of the table's current entry, from :meth:`PartitionTexts.table`.
 

@@ -29,6 +29,7 @@ def cached_callbacks(jvm: Jvm, proxy: Any, policy: CachePolicy, answers_policy: 
 
     Parameters
     ----------
+    jvm : Jvm
     proxy : object
         A Python object with Java interfaces.
     policy : mapping of str to int

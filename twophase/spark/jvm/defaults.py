@@ -26,6 +26,7 @@ def with_waiting(jvm: Jvm, df: Any, names: Sequence[str], computed: Collection[s
 
     Parameters
     ----------
+    jvm : Jvm
     df : pyspark.sql.DataFrame
         The DataFrame passed by Spark: all columns of the table, in its order.
     names : sequence of str
@@ -114,13 +115,20 @@ def _is_of_table(item: Any) -> bool:
 
 @dataclass(frozen=True)
 class _Words:
-    """The positions of the word in a statement."""
+    """The positions of the word in a statement.
 
-    #: The columns that the statement names, in its order; None if it names none.
+    Attributes
+    ----------
+    expected : tuple of str or None
+        The columns that the statement names, in its order; None if it names none.
+    count : int
+        Number of occurrences in a SELECT, whose values apply to all rows.
+    cells : tuple of set of int or None
+        Positions of the word in each row of VALUES.
+    """
+
     expected: tuple[str, ...] | None
-    #: Number of occurrences in a SELECT, whose values apply to all rows.
     count: int = 0
-    #: Positions of the word in each row of VALUES.
     cells: tuple[frozenset[int], ...] | None = None
 
     def columns(self, plan: Any, names: Sequence[str]) -> dict[str, int] | None:

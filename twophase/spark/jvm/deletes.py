@@ -16,6 +16,7 @@ class Delete:
 
     Parameters
     ----------
+    jvm : Jvm
     plan : Java ``DeleteFromTable``
     """
 

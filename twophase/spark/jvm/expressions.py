@@ -32,6 +32,7 @@ def text_of(jvm: Jvm, literal: Any, zone: str) -> str | None:
 
     Parameters
     ----------
+    jvm : Jvm
     literal : Java ``LiteralValue``
     zone : str
         For timestamps, in Spark's notation.
@@ -44,10 +45,12 @@ def text_as(jvm: Jvm, text: str, kind: str, zone: str) -> str | None:
 
     Parameters
     ----------
+    jvm : Jvm
     text : str
         The value as written in a PARTITION clause.
     kind : str
         JSON of the type.
+    zone : str
     """
     return _text(_values(jvm).converted(text, kind, zone))
 

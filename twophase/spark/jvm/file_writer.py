@@ -20,6 +20,10 @@ class SessionFileWriter:
     Hadoop's committer renames each file twice: when its task has ended, and when all have. On an object store each
     rename is a copy and some requests more. Here, each attempt of a task writes files with names of its own, and Spark
     reports which attempts count.
+
+    Parameters
+    ----------
+    jvm : Jvm
     """
 
     def __init__(self, jvm: Jvm) -> None:
@@ -38,10 +42,12 @@ class SessionFileWriter:
 
         Parameters
         ----------
+        df : pyspark.sql.DataFrame
         provider : str
             The format.
         directory : str
             Gets files of attempts that failed, or came too late, too: at any time, even after this call.
+        partition_columns : sequence of str
         options : mapping of str to str, optional
             Of the format.
 

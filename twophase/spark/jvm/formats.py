@@ -75,6 +75,8 @@ def with_hive_format(jvm: Jvm, definition: TableDefinition, default: Callable[[]
 
     Parameters
     ----------
+    jvm : Jvm
+    definition : TableDefinition
     default : callable
         Returns the session's ``hive.default.fileformat``.
 

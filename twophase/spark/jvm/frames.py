@@ -13,6 +13,7 @@ def data_frame(jvm: Jvm, dataset: Any, schema: str | None = None) -> Any:
 
     Parameters
     ----------
+    jvm : Jvm
     dataset : py4j.java_gateway.JavaObject
     schema : str, optional
         The JSON of its ``StructType``, if known: PySpark would ask for it in two calls.

@@ -84,6 +84,7 @@ class HiveTables:
 
     Parameters
     ----------
+    jvm : Jvm
     catalog : py4j.java_gateway.JavaObject
         Spark's ``HiveExternalCatalog``.
 
@@ -125,6 +126,7 @@ class HiveTables:
 
         Parameters
         ----------
+        database, name, new_name : str
         kind, stamp : str, optional
             As for :meth:`twophase.catalogs.hive.metastore.Metastore.rename_table`.
         expected : str, optional

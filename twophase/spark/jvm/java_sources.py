@@ -44,6 +44,7 @@ def java_class(jvm: Jvm, name: str) -> Any:
 
     Parameters
     ----------
+    jvm : Jvm
     name : str
         The name of its source without the extension, followed by ``$`` and the name of a nested class, if any.
 
@@ -65,6 +66,7 @@ def java_object(jvm: Jvm, name: str, *arguments: Any) -> Any:
 
     Parameters
     ----------
+    jvm : Jvm
     name : str
         As for :func:`java_class`.
     *arguments : object

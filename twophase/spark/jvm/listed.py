@@ -34,6 +34,9 @@ def listed_scan_builder(
 
     Parameters
     ----------
+    jvm : Jvm
+    provider : str
+    listed : FileList
     schema_json : str
         All columns of the table, partition columns last.
     table_options : mapping of str to str
@@ -60,8 +63,12 @@ def checked_scan_builder(
 
     Parameters
     ----------
+    jvm : Jvm
+    provider : str
+    name : ObjectPath
     schema_json : str
         All columns of the table, partition columns last.
+    partition_columns : sequence of str
     table_options : mapping of str to str
         The table's own options to read with.
     options : Any

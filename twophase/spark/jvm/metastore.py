@@ -19,6 +19,8 @@ class Draft:
     Parameters
     ----------
     kind : py4j.java_gateway.JavaClass
+    names : list of str
+    values : list of object
     """
 
     def __init__(self, kind: Any, names: list[str], values: list[Any]) -> None:

@@ -24,6 +24,7 @@ def parquet_scan(jvm: Jvm, locations: Sequence[str], schema: str, wanted: str, p
 
     Parameters
     ----------
+    jvm : Jvm
     locations : sequence of str
         Paths of the files; may be empty.
     schema, wanted : str

@@ -32,7 +32,12 @@ _NEVER = ("Cc", "Zs", "Zl", "Zp")
 
 
 class PartitionTexts:
-    """Reads and creates the partition objects of Spark's catalog."""
+    """Reads and creates the partition objects of Spark's catalog.
+
+    Parameters
+    ----------
+    jvm : Jvm
+    """
 
     def __init__(self, jvm: Jvm) -> None:
         self._jvm = jvm

@@ -19,6 +19,7 @@ class PlanRules:
 
     Parameters
     ----------
+    jvm : Jvm
     decider : object
         A Python ``java.util.function.BiFunction`` that answers the rules' questions, and receives an INSERT's rows.
     catalogs : collection of str

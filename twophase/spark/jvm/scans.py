@@ -16,17 +16,26 @@ from twophase.spark.jvm.partitions import path_of
 
 @dataclass(frozen=True, slots=True)
 class SessionTable:
-    """A table of the session catalog in a plan: the location of its files when Spark analysed the plan."""
+    """A table of the session catalog in a plan: the location of its files when Spark analysed the plan.
+
+    Attributes
+    ----------
+    database, name : str
+    location : str or None
+        Hadoop path string.
+    stamp : str or None
+        The transaction that published this version, as recorded in the metastore.
+    transaction_id : str or None
+        The transaction that checks its files when the plan runs.
+    files : callable
+        The JVM's index of the files that the plan reads; None if they are listed only when it runs.
+    """
 
     database: str
     name: str
-    #: Hadoop path string.
     location: str | None
-    #: The transaction that published this version, as recorded in the metastore.
     stamp: str | None
-    #: The transaction that checks its files when the plan runs.
     transaction_id: str | None
-    #: The JVM's index of the files that the plan reads; None if they are listed only when it runs.
     files: Callable[[], Any]
 
 

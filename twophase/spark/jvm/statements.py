@@ -123,14 +123,22 @@ class StatementReader:
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """Facts of the session catalog about a table or view."""
+    """Facts of the session catalog about a table or view.
 
-    #: The short name; ``hive`` for a SerDe table; None for a view.
+    Attributes
+    ----------
+    provider : str or None
+        The short name; ``hive`` for a SerDe table; None for a view.
+    partition_columns : tuple of str
+    options : callable
+        The table's own options, which only an overwrite needs. May contain secrets: never log.
+    properties : callable
+        Its properties. May contain secrets, too.
+    """
+
     provider: str | None
     partition_columns: tuple[str, ...]
-    #: The table's own options, which only an overwrite needs. May contain secrets: never log.
     options: Callable[[], Mapping[str, str]] = field(default=dict, compare=False, repr=False)
-    #: Its properties. May contain secrets, too.
     properties: Callable[[], Mapping[str, str]] = field(default=dict, compare=False, repr=False)
 
 

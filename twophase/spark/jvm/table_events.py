@@ -40,13 +40,20 @@ KINDS = tuple(_EVENTS.values())
 
 @dataclass(frozen=True)
 class CatalogCall:
-    """A call of Spark's catalog that changes tables."""
+    """A call of Spark's catalog that changes tables.
 
-    #: The JVM's thread that makes it.
+    Attributes
+    ----------
+    thread : int
+        The JVM's thread that makes it.
+    goes_on : callable
+        Whether that thread is still in such a call; without an event after it, the change has failed.
+    is_table : callable
+        Whether a database has a table of a name, which is no view.
+    """
+
     thread: int
-    #: Whether that thread is still in such a call; without an event after it, the change has failed.
     goes_on: Callable[[], bool] = field(compare=False)
-    #: Whether a database has a table of a name, which is no view.
     is_table: Callable[[str, str], bool] = field(compare=False)
 
 
@@ -105,6 +112,7 @@ class OwnChanges:
 
     Parameters
     ----------
+    jvm : Jvm
     catalog : py4j.java_gateway.JavaObject
         Spark's ``ExternalCatalog``.
     """

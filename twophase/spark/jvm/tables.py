@@ -106,6 +106,8 @@ def file_source(jvm: Jvm, provider: str, schema_json: str, facts: Mapping[str, s
 
     Parameters
     ----------
+    provider : str
+    schema_json : str
     facts : mapping of str to str
         Options of the source, and the location of the files.
 

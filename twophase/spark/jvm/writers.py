@@ -13,19 +13,29 @@ from twophase.spark.jvm.gateway import private_name
 
 @dataclass(frozen=True, slots=True)
 class WriterFacts:
-    """The settings that a job has given its ``DataFrameWriter``."""
+    """The settings that a job has given its ``DataFrameWriter``.
 
-    #: The format.
+    Attributes
+    ----------
+    source : str
+        The format.
+    mode : str
+        ``Append``, ``Overwrite``, ``ErrorIfExists`` or ``Ignore``.
+    partition_columns : tuple of str or None
+        None if ``partitionBy`` was not called.
+    bucketing : tuple or None
+        Number of buckets, bucket columns, sort columns.
+    clustering_columns : tuple of str or None
+        As written by the job; None if ``clusterBy`` was not called.
+    options : dict
+        Keys as written by the job.
+    """
+
     source: str
-    #: ``Append``, ``Overwrite``, ``ErrorIfExists`` or ``Ignore``.
     mode: str
-    #: None if ``partitionBy`` was not called.
     partition_columns: tuple[str, ...] | None = None
-    #: Number of buckets, bucket columns, sort columns.
     bucketing: tuple[int, tuple[str, ...], tuple[str, ...]] | None = None
-    #: As written by the job; None if ``clusterBy`` was not called.
     clustering_columns: tuple[str, ...] | None = None
-    #: Keys as written by the job.
     options: dict[str, str] = field(default_factory=dict)
 
     @property

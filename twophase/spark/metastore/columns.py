@@ -36,6 +36,8 @@ def read(name: str, described: str, partition_columns: Sequence[str], *, can_hav
     ----------
     name : str
         For errors.
+    described : str
+    partition_columns : sequence of str
     can_have_ids : bool, optional
         Whether ids mean something in files of its format; if not, they are those of a table that it was made from.
 
@@ -67,7 +69,12 @@ def _have_ids(name: str, fields: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def of_file(schema: pa.Schema) -> pa.Schema:
-    """The columns of a Parquet file as Spark has noted them in its footer; those of the file itself without a note."""
+    """The columns of a Parquet file as Spark has noted them in its footer; those of the file itself without a note.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+    """
     described = (schema.metadata or {}).get(_NOTED)
     if described is not None:
         return types.to_arrow(described.decode())
@@ -82,7 +89,12 @@ def _schema(fields: list[Any], *, has_ids: bool) -> Schema:
 
 
 def write(columns: Columns) -> pa.Schema:
-    """The schema of a table with these columns."""
+    """The schema of a table with these columns.
+
+    Parameters
+    ----------
+    columns : Columns
+    """
     fields = json.loads(to_spark(columns.schema).json())["fields"]
     if not columns.has_ids:
         fields = [_plain(field) for field in fields]
@@ -129,13 +141,24 @@ def _mapped(data_type: Any, change: Any) -> Any:
 
 
 def numbered(schema: pa.Schema, partition_columns: Sequence[str]) -> pa.Schema:
-    """A new table's schema with ids for all of its fields."""
+    """A new table's schema with ids for all of its fields.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+    partition_columns : sequence of str
+    """
     found = read("", types.from_arrow(plain(schema)), partition_columns)
     return write(replace(found, has_ids=True))
 
 
 def plain(schema: pa.Schema) -> pa.Schema:
-    """A new table's schema without ids of the tables that its query reads."""
+    """A new table's schema without ids of the tables that its query reads.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+    """
     if not has_ids(schema):
         return schema
     fields = json.loads(types.from_arrow(schema))["fields"]
@@ -143,7 +166,12 @@ def plain(schema: pa.Schema) -> pa.Schema:
 
 
 def has_ids(schema: pa.Schema) -> bool:
-    """Whether a field of a schema has an id, or another fact about files."""
+    """Whether a field of a schema has an id, or another fact about files.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+    """
     marks = (_ID, USED.encode())
     texts = [b"".join((field.metadata or {}).values()) for field in schema]
     return any(mark in text for text in texts for mark in marks)
@@ -156,6 +184,7 @@ def rows_for(df: DataFrame, schema: pa.Schema) -> DataFrame:
     ----------
     df : pyspark.sql.DataFrame
         With the table's columns.
+    schema : pyarrow.Schema
     """
     from pyspark.sql.types import StructType
 

@@ -27,9 +27,15 @@ _FIRST = 64
 
 @dataclass(frozen=True)
 class AlterTable:
-    """An ``ALTER TABLE`` with one such change."""
+    """An ``ALTER TABLE`` with one such change.
 
-    #: As written.
+    Attributes
+    ----------
+    table : str
+        As written.
+    change : TableChange
+    """
+
     table: str
     change: TableChange
 

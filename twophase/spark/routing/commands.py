@@ -10,12 +10,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A statement that takes effect immediately."""
+    """A statement that takes effect immediately.
 
-    #: The statement as the user knows it: ``DROP TABLE``.
+    Attributes
+    ----------
+    verb : str
+        The statement as the user knows it: ``DROP TABLE``.
+    object : str
+        The kind of object that it changes: ``TABLE``, ``EMPTY`` (a table created without rows), ``ROWS``,
+        ``NAMESPACE`` or ``OTHER``.
+    """
+
     verb: str
-    #: The kind of object that it changes: ``TABLE``, ``EMPTY`` (a table created without rows), ``ROWS``,
-    #: ``NAMESPACE`` or ``OTHER``.
     object: str
 
 

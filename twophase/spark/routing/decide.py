@@ -33,29 +33,42 @@ class Unsupported(Exception):
 
 @dataclass(frozen=True, slots=True)
 class WriteNode:
-    """A statement that writes or creates a table, as described by Spark's plan."""
+    """A statement that writes or creates a table, as described by Spark's plan.
 
-    #: ``create``, ``replace`` (both AS SELECT), ``insert`` or ``write`` (a ``DataFrameWriterV2``).
+    Attributes
+    ----------
+    kind : str
+        ``create``, ``replace`` (both AS SELECT), ``insert`` or ``write`` (a ``DataFrameWriterV2``).
+    node : str
+        The name of the plan's node.
+    parts : tuple of str
+        The target's name.
+    provider : str, optional
+        ``USING``; ``hive`` for ``STORED AS`` and ``ROW FORMAT``.
+    delimited : bool
+        ``ROW FORMAT DELIMITED`` without ``STORED AS``: a catalog receives only its options.
+    partition : mapping of str to str or None
+        ``PARTITION (p = 1, q)``: the columns that have a value, with values as in a directory name.
+    partition_columns : tuple of str
+        All columns named in the PARTITION clause.
+    overwrite, if_not_exists : bool
+        ``INSERT OVERWRITE``; ``PARTITION (...) IF NOT EXISTS``.
+    replaces_rows : bool
+        ``INSERT INTO ... REPLACE WHERE`` and similar clauses.
+    options : mapping of str to str
+        ``INSERT INTO t WITH (...)``.
+    """
+
     kind: str
-    #: The name of the plan's node.
     node: str
-    #: The target's name.
     parts: tuple[str, ...]
-    #: ``USING``; ``hive`` for ``STORED AS`` and ``ROW FORMAT``.
     provider: str | None = None
-    #: ``ROW FORMAT DELIMITED`` without ``STORED AS``: a catalog receives only its options.
     delimited: bool = False
-    #: ``PARTITION (p = 1, q)``: the columns that have a value, with values as in a directory name.
     partition: Mapping[str, str | None] = field(default_factory=dict)
-    #: All columns named in the PARTITION clause.
     partition_columns: tuple[str, ...] = ()
-    #: ``INSERT OVERWRITE``.
     overwrite: bool = False
-    #: ``PARTITION (...) IF NOT EXISTS``.
     if_not_exists: bool = False
-    #: ``INSERT INTO ... REPLACE WHERE`` and similar clauses.
     replaces_rows: bool = False
-    #: ``INSERT INTO t WITH (...)``.
     options: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -79,20 +92,33 @@ class WriteNode:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The way to run a statement."""
+    """The way to run a statement.
 
-    #: The twophase table that it writes.
+    Attributes
+    ----------
+    target : Target
+        The twophase table that it writes.
+    scope : OverwriteScope or None
+        The scope of an overwrite that Spark cannot pass to a V1 write, so that it runs as an append.
+    writes_nothing : bool
+        Its ``IF NOT EXISTS`` names a partition that exists, as far as this transaction sees.
+    stored_as : str or None
+        The format that a ``ROW FORMAT`` clause leaves out.
+    """
+
     target: Target
-    #: The scope of an overwrite that Spark cannot pass to a V1 write, so that it runs as an append.
     scope: OverwriteScope | None = None
-    #: Its ``IF NOT EXISTS`` names a partition that exists, as far as this transaction sees.
     writes_nothing: bool = False
-    #: The format that a ``ROW FORMAT`` clause leaves out.
     stored_as: str | None = None
 
 
 class Decider:
-    """Routing decisions for one session."""
+    """Routing decisions for one session.
+
+    Parameters
+    ----------
+    resolver : Resolver
+    """
 
     def __init__(self, resolver: Resolver) -> None:
         self._resolver = resolver

@@ -34,6 +34,8 @@ def delete_by_rows(
 
     Parameters
     ----------
+    session : AttachedSession
+    reader : StatementReader
     text, args
         The statement.
 

@@ -26,12 +26,19 @@ class Owner(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RoutingDecision:
-    """The owner of a write."""
+    """The owner of a write.
+
+    Attributes
+    ----------
+    owner : Owner
+    target : Target or None
+        The table that the name means; None if it belongs to no twophase catalog.
+    facts : TableFacts or None
+        Facts about an existing table, if they were looked up.
+    """
 
     owner: Owner
-    #: The table that the name means; None if it belongs to no twophase catalog.
     target: Target | None = None
-    #: Facts about an existing table, if they were looked up.
     facts: TableFacts | None = None
 
     @property
@@ -80,7 +87,12 @@ class Resolver(Protocol):
 
 
 class Ownership:
-    """Ownership rules of one attached session."""
+    """Ownership rules of one attached session.
+
+    Parameters
+    ----------
+    targets : Resolver
+    """
 
     def __init__(self, targets: Resolver) -> None:
         self._targets = targets
@@ -99,6 +111,7 @@ class Ownership:
 
         Parameters
         ----------
+        parts : tuple of str
         views : bool
             Whether a temporary view of that name takes precedence, as it does everywhere but in ``saveAsTable``.
         """

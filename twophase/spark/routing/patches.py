@@ -46,6 +46,7 @@ def install(session: AttachedSession, parent_of: children.ParentOf) -> None:
 
     Parameters
     ----------
+    session : AttachedSession
     parent_of : callable
         Attaches the sessions that are created from an attached one; the same in every call.
     """

@@ -36,7 +36,12 @@ _ALL = OverwriteScope()
 
 
 class Answers(JavaCallable):
-    """The Python side of the rules of one session: a ``java.util.function.BiFunction``."""
+    """The Python side of the rules of one session: a ``java.util.function.BiFunction``.
+
+    Parameters
+    ----------
+    router : Router
+    """
 
     class Java:
         implements = ["java.util.function.BiFunction"]

@@ -57,7 +57,12 @@ _GROUPS = frozenset(("FROM", "WITH", "EXECUTE", "EXPLAIN"))
 
 
 class Router:
-    """Routes the statements of one attached session."""
+    """Routes the statements of one attached session.
+
+    Parameters
+    ----------
+    session : AttachedSession
+    """
 
     def __init__(self, session: AttachedSession) -> None:
         self.session = session
@@ -136,6 +141,7 @@ class Router:
 
         Parameters
         ----------
+        run : callable
         is_script : bool
             Whether a part of it may have run before a failure: then it is not run again.
         instead : callable, optional

@@ -28,6 +28,7 @@ class NamedSavepoints:
 
     Parameters
     ----------
+    session : AttachedSession
     find_table, find_database : callable
         Find a table, and a database, by the name that it has in the session.
     """

@@ -57,9 +57,14 @@ class Names(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PlanNames:
-    """The context of one name as given by a rule, without a call to the session."""
+    """The context of one name as given by a rule, without a call to the session.
 
-    #: The rule's question.
+    Attributes
+    ----------
+    facts : mapping
+        The rule's question.
+    """
+
     facts: Mapping[str, Any]
 
     def current_catalog(self) -> str:
@@ -80,14 +85,22 @@ class PlanNames:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A twophase table that a statement writes."""
+    """A twophase table that a statement writes.
+
+    Attributes
+    ----------
+    catalog : Catalog
+    catalog_name : str
+        The catalog's name in the session.
+    path : ObjectPath
+    via_session_catalog : bool
+        Whether the catalog's name must be prepended; False if Spark finds the catalog anyway, because the user wrote
+        its name or said USE.
+    """
 
     catalog: Catalog
-    #: The catalog's name in the session.
     catalog_name: str
     path: ObjectPath
-    #: Whether the catalog's name must be prepended; False if Spark finds the catalog anyway, because the user wrote
-    #: its name or said USE.
     via_session_catalog: bool = True
 
     @property
@@ -101,6 +114,7 @@ def session_catalog(session: AttachedSession, extension: str | None = None) -> C
 
     Parameters
     ----------
+    session : AttachedSession
     extension : str, optional
         The session's setting for other extensions, if the caller knows it.
     """
@@ -113,7 +127,12 @@ def session_catalog(session: AttachedSession, extension: str | None = None) -> C
 
 
 class Targets:
-    """Resolves names for one attached session."""
+    """Resolves names for one attached session.
+
+    Parameters
+    ----------
+    session : AttachedSession
+    """
 
     def __init__(self, session: AttachedSession) -> None:
         self._session = session
@@ -158,6 +177,7 @@ class Targets:
 
         Parameters
         ----------
+        path : ObjectPath
         extension : str, optional
             Spark's setting of what serves its session catalog, if the caller knows it.
         """
@@ -364,7 +384,12 @@ class Targets:
 
 
 class Streams:
-    """Tables read by streaming queries of one session, and not yet moved by twophase."""
+    """Tables read by streaming queries of one session, and not yet moved by twophase.
+
+    Parameters
+    ----------
+    session : AttachedSession
+    """
 
     def __init__(self, session: AttachedSession) -> None:
         self._session = session

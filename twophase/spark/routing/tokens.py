@@ -41,10 +41,17 @@ _KINDS = {"raw": Kind.TEXT, "tagged": Kind.TEXT}
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token and its place in the text."""
+    """A token and its place in the text.
+
+    Attributes
+    ----------
+    kind : Kind
+    text : str
+        As written.
+    start, end : int
+    """
 
     kind: Kind
-    #: As written.
     text: str
     start: int
     end: int

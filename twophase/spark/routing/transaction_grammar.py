@@ -61,13 +61,21 @@ _SYNTAX = {
 
 @dataclass(frozen=True)
 class Characteristics:
-    """The characteristics that a statement gives a transaction; None: it does not say."""
+    """The characteristics that a statement gives a transaction; None: it does not say.
+
+    Attributes
+    ----------
+    read_only : bool or None
+    isolation : Isolation or None
+    conflict : str or None
+        The name of a conflict policy.
+    wait : float or None
+        Seconds.
+    """
 
     read_only: bool | None = None
     isolation: Isolation | None = None
-    #: The name of a conflict policy.
     conflict: str | None = None
-    #: Seconds.
     wait: float | None = None
 
 
@@ -80,9 +88,14 @@ class Begin:
 
 @dataclass(frozen=True)
 class BeginAtomic:
-    """``BEGIN ATOMIC ... END``."""
+    """``BEGIN ATOMIC ... END``.
 
-    #: The script as Spark knows it: the word is replaced by spaces, so that all positions stay.
+    Attributes
+    ----------
+    script : str
+        The script as Spark knows it: the word is replaced by spaces, so that all positions stay.
+    """
+
     script: str
 
 
@@ -93,9 +106,14 @@ class Commit:
 
 @dataclass(frozen=True)
 class Rollback:
-    """``ROLLBACK``."""
+    """``ROLLBACK``.
 
-    #: Where it goes back to; None to the beginning.
+    Attributes
+    ----------
+    savepoint : str or None
+        Where it goes back to; None to the beginning.
+    """
+
     savepoint: str | None = None
 
 
@@ -115,11 +133,18 @@ class Release:
 
 @dataclass(frozen=True)
 class LockTable:
-    """``LOCK TABLE``."""
+    """``LOCK TABLE``.
 
-    #: As written.
+    Attributes
+    ----------
+    names : tuple of str
+        As written.
+    mode : str
+        ``write`` or ``append``.
+    nowait : bool
+    """
+
     names: tuple[str, ...]
-    #: ``write`` or ``append``.
     mode: str = "write"
     nowait: bool = False
 
@@ -133,10 +158,18 @@ class SetTransaction:
 
 @dataclass(frozen=True)
 class CreateSavepoint:
-    """``CREATE SAVEPOINT``."""
+    """``CREATE SAVEPOINT``.
+
+    Attributes
+    ----------
+    name : str
+    databases, tables : tuple of str
+        As written.
+    keep_seconds : float or None
+    copies : bool
+    """
 
     name: str
-    #: As written.
     databases: tuple[str, ...] = ()
     tables: tuple[str, ...] = ()
     keep_seconds: float | None = None
@@ -145,10 +178,17 @@ class CreateSavepoint:
 
 @dataclass(frozen=True)
 class Restore:
-    """``RESTORE ... TO SAVEPOINT``."""
+    """``RESTORE ... TO SAVEPOINT``.
+
+    Attributes
+    ----------
+    name : str
+    databases, tables : tuple of str or None
+        As written; None: everything.
+    keep_new : bool
+    """
 
     name: str
-    #: As written; None: everything.
     databases: tuple[str, ...] | None = None
     tables: tuple[str, ...] | None = None
     keep_new: bool = False

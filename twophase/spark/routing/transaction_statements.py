@@ -50,8 +50,10 @@ class TransactionStatements:
 
     Parameters
     ----------
+    session : AttachedSession
     find_table : callable
         Finds a table by the name that it has in the session.
+    savepoints : NamedSavepoints
     """
 
     def __init__(self, session: AttachedSession, find_table: FindTable, savepoints: NamedSavepoints) -> None:
