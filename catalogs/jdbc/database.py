@@ -374,7 +374,7 @@ class Database(ABC):
         Parameters
         ----------
         connection : sqlalchemy.Connection
-        table, source : Table
+        table, source : ObjectPath
         columns : sequence of str
         more : sequence of tuple of str
             Names and types of further columns.

@@ -23,7 +23,7 @@ class Preserver(ABC):
     ----------
     connection : sqlalchemy.Connection
     database : Database
-    old, staging : Table
+    old, staging : ObjectPath
     columns : set of str
         Names of the new table's columns that the old table had with the same type.
     """

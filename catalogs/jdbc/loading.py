@@ -33,7 +33,7 @@ class Target:
 
     Attributes
     ----------
-    staging, ledger : Table
+    staging, ledger : ObjectPath
     columns : tuple of str
         Names of the staging table's columns, in the order of the rows' columns.
     types : mapping of str to str
