@@ -60,7 +60,7 @@ from twophase.errors import (
     TableAlreadyExistsError,
     TableNotExistError,
 )
-from twophase.model import Capabilities, Level, ObjectPath, Purpose, TableDefinition, WriteContext
+from twophase.model import Capabilities, Level, ObjectPath, Outcome, Purpose, TableDefinition, WriteContext
 from twophase.transactions import failures
 
 
@@ -476,14 +476,24 @@ class HiveCatalog(
         state = plan_leave(self.canonical(path), arriving.document, context)
         return HiveParticipant(self, state.to_document())
 
+    def is_renamed(self, participant: TwoPhaseCatalogTable) -> bool:
+        return isinstance(participant, HiveParticipant) and is_renamed(participant.document)
+
     def rests_on_rename(self, participant: TwoPhaseCatalogTable) -> bool:
-        return self.group_key(participant) is not None
+        if self.group_key(participant) is not None:
+            return True
+        return isinstance(participant, HiveParticipant) and participant.table_write.state.displaces is not None
 
     def group_key(self, participant: TwoPhaseCatalogTable) -> str | None:
         return pair_of(participant.table_write.state) if isinstance(participant, HiveParticipant) else None
 
     def publish_group(self, participants: list[TwoPhaseCatalogTable]) -> None:
-        _arriving(participants).commit()  # It publishes for both names of a renamed table.
+        # The new name publishes for all names of a renamed table; the others are only checked.
+        for participant in sorted(participants, key=lambda member: not member.purpose.drops):
+            participant.commit()
+
+    def group_outcome(self, participants: list[TwoPhaseCatalogTable]) -> Outcome:
+        return _arriving(participants).outcome()
 
     def compensate_group(self, participants: list[TwoPhaseCatalogTable]) -> bool:
         return _arriving(participants).compensate()

@@ -62,6 +62,7 @@ def plan_drop(store: HiveStore, path: ObjectPath, context: WriteContext) -> Writ
         own=OwnState(),
         first_version=None if base is None else base.first_version or base.version,
         autocommit=context.autocommit,
+        displaces=None if base is None else base.displaces,
     )
 
 

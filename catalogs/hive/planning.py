@@ -33,12 +33,15 @@ from twophase.catalogs.hive.publish.by_rows import APPENDS, cannot_build
 from twophase.catalogs.hive.state import (
     ALTER,
     CREATE,
+    DROP,
     INSERT,
+    LEAVE,
     OWN_STATES,
     REPLACE,
     Before,
     ByRowsState,
     CreateState,
+    Displaced,
     InPlaceState,
     MoveState,
     Way,
@@ -55,6 +58,7 @@ from twophase.errors import (
 )
 from twophase.model import Capabilities, ObjectPath, OverwriteScope, Purpose, TableDefinition, WriteContext
 from twophase.redaction import redact
+from twophase.transactions import failures
 
 #: Recipe that moves new files to the table's own location, instead of pointing the table at a new one.
 RENAME = "rename"
@@ -152,10 +156,14 @@ def plan_write(
         The statement cannot be executed.
     """
     names.check_path(path, store.metastore.longest_name)
-    table = store.find(path)
+    base = None if context.base is None else WriteState.from_document(context.base)
+    displaces = None if base is None else base.displaces
+    # The table that has the name until the publish is none of the statement's.
+    table = store.find(path) if displaces is None else None
     default_location = store.default_location(path, table)
     dropped = dropped_by(path, table, context)
-    base = None if context.base is None or dropped is not None else WriteState.from_document(context.base)
+    if base is not None and base.effect in (DROP, LEAVE):
+        base = None
     _check_target(path, table, purpose, base, is_dropped=dropped is not None)
     brought = None
     if purpose.inserts:
@@ -170,7 +178,9 @@ def plan_write(
         wanted = store.numbered(complete(definition, store.conf))
     if wanted.provider not in capabilities.providers or wanted.provider not in PROVIDERS:
         return None
-    planner = _Planner(store, path, wanted, purpose, context, base, table, default_location, dropped, brought)
+    planner = _Planner(
+        store, path, wanted, purpose, context, base, table, default_location, dropped, brought, displaces
+    )
     return WritePlan(planner.state(), wanted, table)
 
 
@@ -237,6 +247,8 @@ class _Planner:
     dropped: WriteState | None
     #: What the rows bring, where they are matched by name.
     brought: bringing.Brought | None = None
+    #: The table that has the name until the publish: an earlier statement of the transaction renames it.
+    displaces: Displaced | None = None
 
     def state(self) -> WriteState:
         """Return the initial state of the write."""
@@ -265,6 +277,7 @@ class _Planner:
             fits=None if self.brought is None else self.brought.fits,
             brings=self._brings(),
             alters=self._alters(),
+            displaces=self.displaces,
         )
         state = self._with_own(state)
         target = getattr(state.own, "target", None)
@@ -280,6 +293,8 @@ class _Planner:
         (found,) = ways(self._case())
         if found is Way.MOVE_FILES and self.base is not None:
             raise cannot_build(self.path)
+        if self.displaces is not None and found is not Way.CREATE_TABLE:
+            raise failures.not_created(self.path, self.context.transaction_id)
         return found
 
     def _case(self) -> Case:

@@ -1,6 +1,7 @@
 """RENAME of a table as a statement of a transaction: two participants, of the new name and of the former one.
 
-They are published together, by one metastore call. Until then the table is read by its former name.
+They are published together, by one metastore call. Until then the table is read by its former name. A name that a
+table has left can be given to another one, and a table can be renamed again: only its last name is published.
 """
 
 from __future__ import annotations
@@ -13,7 +14,17 @@ from twophase.catalogs.files import refuse_untried, same
 from twophase.catalogs.hive import layout, names
 from twophase.catalogs.hive.dropping import before_of
 from twophase.catalogs.hive.snapshots import read_format
-from twophase.catalogs.hive.state import LEAVE, RENAME, LeaveState, RenameState, Way, WriteState
+from twophase.catalogs.hive.state import (
+    LEAVE,
+    RENAME,
+    Before,
+    Displaced,
+    LeaveState,
+    RenameState,
+    Way,
+    WriteState,
+    renamed_by,
+)
 from twophase.catalogs.hive.store import HiveStore
 from twophase.catalogs.hive.tables import MANAGED, VIEW, HiveTable
 from twophase.errors import AtomicityNotSupportedError, CatalogError, TableAlreadyExistsError, TableNotExistError
@@ -36,29 +47,28 @@ def plan_rename(store: HiveStore, path: ObjectPath, new_path: ObjectPath, contex
     TableNotExistError, TableAlreadyExistsError
         There is no table of the former name, or there is one of the new name.
     AtomicityNotSupportedError
-        The transaction has written the table of the new name before, or the table's files would have to move.
+        The transaction has written one of the two before, and done more than to rename a table; or the table's files
+        would have to move.
     CatalogError
         It is a view, or would move to another database.
     """
     names.check_path(new_path, store.metastore.longest_name)
-    if context.base is not None:
+    base, former = _state_of(context.base), _state_of(context.former)
+    if base is not None and base.effect != LEAVE:
         raise failures.not_renamed(new_path, context.transaction_id)
+    if former is not None and former.effect != RENAME:
+        raise failures.not_renamed(path, context.transaction_id)
     if new_path.namespace != path.namespace:
         raise CatalogError(f"{path} cannot move to another database.", path=path)
-    table = store.find(path)
-    if table is None:
-        raise TableNotExistError(f"Table {path} does not exist in catalog {store.name}.", path=path)
-    if table.kind == VIEW:
-        raise CatalogError(f"{path} is a view, not a table.", path=path, hint="Write ALTER VIEW.")
-    if store.find(new_path) is not None:
+    if base is None and store.find(new_path) is not None:
         raise TableAlreadyExistsError(f"Table {new_path} already exists in catalog {store.name}.", path=new_path)
-    _refuse_at_its_name(store, path, table, context)
-    before = before_of(store, table)
-    if table.location is None or read_format(before.definition, store.conf) is None:
+    before = _found(store, path, context) if former is None else former.old
+    if before is None:
         return None
+    own = RenameState(path.name) if former is None else former.of(RenameState)
     default_location = store.default_location(new_path)
     version = layout.version_of(default_location, context.transaction_id, context.ordinal)
-    refuse_untried(path, version, table.location, environment=store.environment)
+    refuse_untried(path, version, before.location, environment=store.environment)
     return WriteState(
         catalog=store.name,
         store=store.metastore.identity,
@@ -73,9 +83,26 @@ def plan_rename(store: HiveStore, path: ObjectPath, new_path: ObjectPath, contex
         before=before,
         effect=RENAME,
         replaces=True,
-        own=RenameState(path.name),
+        own=replace(own, renamed_by=context.ordinal if own.renamed_by is None else own.renamed_by),
         autocommit=context.autocommit,
+        displaces=None if base is None else base.displaces,
     )
+
+
+def _state_of(document: Mapping[str, Any] | None) -> WriteState | None:
+    return None if document is None else WriteState.from_document(document)
+
+
+def _found(store: HiveStore, path: ObjectPath, context: WriteContext) -> Before | None:
+    """Return the table to be renamed; None if Spark does not list its files."""
+    table = store.find(path)
+    if table is None:
+        raise TableNotExistError(f"Table {path} does not exist in catalog {store.name}.", path=path)
+    if table.kind == VIEW:
+        raise CatalogError(f"{path} is a view, not a table.", path=path, hint="Write ALTER VIEW.")
+    _refuse_at_its_name(store, path, table, context)
+    before = before_of(store, table)
+    return before if table.location is not None and read_format(before.definition, store.conf) is not None else None
 
 
 def _refuse_at_its_name(store: HiveStore, path: ObjectPath, table: HiveTable, context: WriteContext) -> None:
@@ -107,31 +134,36 @@ def plan_leave(path: ObjectPath, arriving: dict[str, Any], context: WriteContext
     AtomicityNotSupportedError
         The transaction has written the table before.
     """
-    if context.base is not None:
+    base, new = _state_of(context.base), WriteState.from_document(arriving)
+    if base is not None and base.effect != RENAME:
         raise failures.not_renamed(path, context.transaction_id)
+    # A name that the table got in the transaction, and leaves again, is that of the table which it has displaced.
+    displaces = Displaced(new.old, renamed_by(new)) if base is None else base.displaces
     return replace(
-        WriteState.from_document(arriving),
+        new,
         path=path,
         purpose=Purpose.DROP_TABLE,
         ordinal=context.ordinal,
         way=Way.LEAVE_NAME,
+        before=None if displaces is None else displaces.before,
         effect=LEAVE,
         own=LeaveState(arriving),
+        displaces=displaces,
     )
 
 
 def is_renamed(document: Mapping[str, Any]) -> bool:
-    """Return whether a document is that of a renamed table, under either of its names.
+    """Return whether a document is that of the new name of a renamed table.
 
     Parameters
     ----------
     document : mapping
     """
-    return document["effect"] in (RENAME, LEAVE)
+    return bool(document["effect"] == RENAME)
 
 
 def pair_of(state: WriteState) -> str | None:
-    """Return the key of the two participants of a renamed table; None for any other.
+    """Return the key of the participants of a renamed table, under all its names; None for any other.
 
     Parameters
     ----------
@@ -139,4 +171,5 @@ def pair_of(state: WriteState) -> str | None:
     """
     if state.effect not in (RENAME, LEAVE):
         return None
-    return state.version
+    new = state if state.effect == RENAME else WriteState.from_document(state.of(LeaveState).arriving)
+    return layout.version_name(state.transaction_id, renamed_by(new))

@@ -17,9 +17,9 @@ from twophase.catalogs.hive.identity import STORE
 from twophase.errors import CatalogError
 from twophase.model import Level, ObjectPath, OverwriteScope, Purpose, TableDefinition
 
-#: Formats of the documents written now: of writes that bring columns, which an older version would leave out, and of
-#: all others; format 1 had no number.
-FORMAT, WITHOUT_COLUMNS = 3, 2
+#: Formats of the documents written now: of writes that take the name of another table, and of those that bring columns,
+#: which an older version would leave out, and of all others; format 1 had no number.
+FORMAT, WITH_COLUMNS, WITHOUT_COLUMNS = 4, 3, 2
 
 CREATE, REPLACE, INSERT, DROP, ALTER = "create", "replace", "insert", "drop", "alter"
 #: Of a renamed table: its new name, and its former one.
@@ -114,8 +114,10 @@ class MoveState(OwnState):
 class RenameState(OwnState):
     """State of the new name of a renamed table."""
 
-    #: The former name, in the same database.
+    #: The name that the table has until the publish, in the same database.
     former: str = ""
+    #: Ordinal of the statement that has first renamed it; None if this one.
+    renamed_by: int | None = None
 
 
 @dataclass(frozen=True)
@@ -183,6 +185,24 @@ class Before:
         return _fitting(cls, {**document, "definition": TableDefinition.from_document(document["definition"])})
 
 
+@dataclass(frozen=True)
+class Displaced:
+    """The table that has the name of a write, until its transaction gives it another one."""
+
+    before: Before
+    #: Ordinal of the statement that has first renamed it.
+    renamed_by: int
+
+    def to_document(self) -> dict[str, Any]:
+        """Return a plain JSON document."""
+        return {"before": self.before.to_document(), "renamed_by": self.renamed_by}
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Displaced:
+        """Restore from the result of :meth:`to_document`."""
+        return cls(Before.from_document(document["before"]), int(document["renamed_by"]))
+
+
 def _refuse_newer(document: Mapping[str, Any]) -> None:
     if document["format"] > FORMAT or document["publisher"] not in list(Way):
         raise CatalogError(
@@ -245,6 +265,8 @@ class WriteState:
     alters: bool = False
     #: Whether a list in the version names the staged files, and what else is found beside them is not the statement's.
     listed: bool = False
+    #: The table that has the name until the publish; the transaction gives it another one.
+    displaces: Displaced | None = None
 
     #: Fields stored in the document as they are.
     _PLAIN: ClassVar[tuple[str, ...]] = (
@@ -296,11 +318,17 @@ class WriteState:
 
     # -- documents -----------------------------------------------------------------------------------------------
 
+    @property
+    def _format(self) -> int:
+        if self.displaces is not None:
+            return FORMAT
+        return WITH_COLUMNS if self.brings or self.fits is not None else WITHOUT_COLUMNS
+
     def to_document(self) -> dict[str, Any]:
         """Return a plain JSON document."""
         prepared = {"level": self.level and int(self.level), "can_undo": self.can_undo}
         return {
-            "format": FORMAT if self.brings or self.fits is not None else WITHOUT_COLUMNS,
+            "format": self._format,
             "publisher": self.way.value,
             STORE: self.store,
             "path": self.path.to_document(),
@@ -314,6 +342,7 @@ class WriteState:
             **({"brings": True} if self.brings else {}),
             **({"alters": True} if self.alters else {}),
             **({"listed": True} if self.listed else {}),
+            **({} if self.displaces is None else {"displaces": self.displaces.to_document()}),
             **{name: getattr(self, name) for name in self._PLAIN},
             **{key: value for key, value in prepared.items() if value is not None},
         }
@@ -330,6 +359,7 @@ class WriteState:
         found = dict(document) if "format" in document else upgraded(document)
         _refuse_newer(found)
         way, before, scope = Way(found["publisher"]), found["before"], found["overwrite"]
+        displaces = found.get("displaces")
         level = found.get("level")
         return cls(
             store=str(found.get(STORE) or ""),
@@ -347,8 +377,20 @@ class WriteState:
             brings=bool(found.get("brings")),
             alters=bool(found.get("alters")),
             listed=bool(found.get("listed")),
+            displaces=displaces and Displaced.from_document(displaces),
             **{name: found[name] for name in cls._PLAIN},
         )
+
+
+def renamed_by(state: WriteState) -> int:
+    """Return the ordinal of the statement that has first renamed the table to which a write gives a name.
+
+    Parameters
+    ----------
+    state : WriteState
+    """
+    first = state.of(RenameState).renamed_by
+    return state.ordinal if first is None else first
 
 
 _Kind = TypeVar("_Kind")

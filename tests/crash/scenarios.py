@@ -367,6 +367,18 @@ HIVE_UNDOES = named(
 HIVE_RENAMES = named(
     [
         *_renaming("hive"),
+        *_exchanging("hive"),
+        _replacing("hive"),
+        Scenario(
+            "an outsider comes after an exchange",
+            (
+                Statement("hive.t", _DROP, renames="hive.s"),
+                Statement("hive.u", _DROP, renames="hive.t"),
+                Statement("hive.v", _CREATE),
+            ),
+            {"hive.t": _OLD, "hive.u": tuple(NEW)},
+            outsider="hive.v",
+        ),
         Scenario(
             "an outsider comes after a rename",
             (Statement("hive.t", _DROP, renames="hive.u"), Statement("hive.v", _CREATE)),

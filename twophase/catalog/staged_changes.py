@@ -10,7 +10,7 @@ from twophase.catalog.base import Catalog, TwoPhaseCatalogTable
 from twophase.catalog.reading import Deletion, Filter
 from twophase.catalog.schema_changes import SupportsAlterDatabase
 from twophase.catalog.services import TableChange
-from twophase.model import ObjectPath, WriteContext
+from twophase.model import ObjectPath, Outcome, WriteContext
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -153,6 +153,22 @@ class SupportsGroupPublish(Catalog):
         Exception
             Any other failure; the coordinator then checks the :meth:`~TwoPhaseCatalogTable.outcome` of each.
         """
+
+    def group_outcome(self, participants: list[TwoPhaseCatalogTable]) -> Outcome:
+        """Return whether a group was published; the same contract as :meth:`TwoPhaseCatalogTable.outcome`.
+
+        Parameters
+        ----------
+        participants : list of TwoPhaseCatalogTable
+            All participants of the group.
+
+        Returns
+        -------
+        Outcome
+            By default that of each; contradictory ones mean that it is unknown, as there is one step for all.
+        """
+        outcomes = {participant.outcome() for participant in participants}
+        return outcomes.pop() if len(outcomes) == 1 else Outcome.UNKNOWN
 
     def compensate_group(self, participants: list[TwoPhaseCatalogTable]) -> bool:
         """Undo one :meth:`publish_group` in one step; the same contract as :meth:`TwoPhaseCatalogTable.compensate`.

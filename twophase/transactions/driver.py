@@ -356,15 +356,13 @@ class Driver:
     def _(self, action: actions.AskOutcome) -> Outcome:
         try:
             with step(OUTCOME):
-                answers = {member.participant.outcome() for member in self._members(action.unit)}
+                return self._outcome(self._members(action.unit))
         except Exception as error:
             _log.warning("Could not learn the outcome of %s: %s", ", ".join(self.names([action.unit])), error)
             return Outcome.UNKNOWN
         except BaseException as interrupt:
             self.interrupt = interrupt
             return Outcome.UNKNOWN
-        # Members of one group are published in one step: contradictory outcomes mean that it is unknown.
-        return answers.pop() if len(answers) == 1 else Outcome.UNKNOWN
 
     @perform.register
     def _(self, action: actions.Compensate) -> Reply:
@@ -431,6 +429,11 @@ class Driver:
             and self._timeline.is_in(catalog.publish_database)
             and len(self.plan().units) == 1
         )
+
+    def _outcome(self, members: list[Enlisted]) -> Outcome:
+        if len(members) == 1:
+            return members[0].participant.outcome()
+        return grouping(members[0].catalog).group_outcome([member.participant for member in members])
 
     def _compensate(self, members: list[Enlisted]) -> bool:
         if len(members) == 1:

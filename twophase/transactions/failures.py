@@ -106,6 +106,17 @@ def not_renamed(path: ObjectPath, transaction_id: str) -> AtomicityNotSupportedE
     )
 
 
+def not_created(path: ObjectPath, transaction_id: str) -> AtomicityNotSupportedError:
+    """The error for a CREATE by a name that another table leaves, if the files would have to move."""
+    return AtomicityNotSupportedError(
+        f"{path} was not created: transaction {transaction_id} gives the table of this name another one, and "
+        "files of a LOCATION, or of the recipe rename, are not published together with names.",
+        path=path,
+        transaction_id=transaction_id,
+        hint="Leave out the LOCATION, or commit before, and create it then.",
+    )
+
+
 def refuse_renamed(
     path: ObjectPath, context: WriteContext | None, is_renamed: Callable[[Mapping[str, Any]], bool]
 ) -> None:

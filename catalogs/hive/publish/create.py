@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import ClassVar
 
 from twophase.catalog.reading import ReadSource
 from twophase.catalogs.hive.definitions import is_redacted
 from twophase.catalogs.hive.publish.publisher import Publisher
+from twophase.catalogs.hive.replaced import Replaced
 from twophase.catalogs.hive.state import CreateState
 from twophase.catalogs.hive.tables import MANAGED
-from twophase.model import Level
 
 #: Maximum number of data files the metastore may scan during the publish call (a millisecond or two).
 FEW_FILES = 100
@@ -40,8 +41,12 @@ class CreateTable(Publisher):
     - The metastore is remote: a dead driver's delayed rename does not find the hidden table.
 
     A single table with few files does not need the hidden one.
+
+    Where its transaction gives the table of the name another one, that table gets a hidden name first, if it has not
+    got its new one yet.
     """
 
+    fences: ClassVar[bool] = True
     _progress = _Progress.UNKNOWN
 
     @property
@@ -54,9 +59,7 @@ class CreateTable(Publisher):
         super().begin()
 
     def prepare(self) -> None:
-        self.write.store.check_free(
-            self.write.path, self.state.default_location, self.state.transaction_id, self.is_ours
-        )
+        self._check_free()
         if self._own.hidden:
             self.write.update_own(at_once=self._can_create_at_once())
             self._progress = _Progress.PREPARED if self._own.at_once else _Progress.UNKNOWN
@@ -64,7 +67,18 @@ class CreateTable(Publisher):
         if not self._own.at_once:
             with self.write.step("register"):
                 self.staging.register()
-        self.write.reach(Level.ATOMIC)
+        self.write.reach(*self.displaced.level)
+
+    def _check_free(self) -> None:
+        store, location = self.write.store, self.state.default_location
+        if not self.displaced:
+            store.check_free(self.write.path, location, self.state.transaction_id, self.is_ours)
+            return
+        self.displaced.check(self.write.current())
+        store.check_location(self.write.path, location, self.state.transaction_id)
+
+    def replaced_state(self) -> Replaced:
+        return self.displaced.replaced_state()
 
     def _can_create_at_once(self) -> bool:
         """Whether the publish creates the table by one short call, which is also the decision."""
@@ -79,6 +93,7 @@ class CreateTable(Publisher):
         if self._progress is _Progress.PUBLISHED or self._was_published_elsewhere():
             return
         self.check_staged()
+        self.displaced.make_way()
         with self.write.step("publish"):
             if self._own.at_once:
                 self.metastore.create_table(self.write.table())
@@ -98,11 +113,20 @@ class CreateTable(Publisher):
             own_files(self)
         super().finish()
 
+    def fence(self) -> None:
+        with self.write.step("fence"):
+            self.displaced.fence()
+
+    def undo(self) -> None:
+        self.displaced.restore()
+        super().undo()
+
     def compensate(self) -> bool:
         if not self.is_ours(self.write.current()):
             return False
         with self.write.step("restore"):
             self._take_back()
+        self.displaced.restore()
         self._progress = _Progress.UNKNOWN
         self.write.announce()
         return True

@@ -13,7 +13,7 @@ from twophase.catalogs.hive import layout
 from twophase.catalogs.hive.housekeeping import Housekeeping
 from twophase.catalogs.hive.layout import BACKUP
 from twophase.catalogs.hive.publish.publisher import Publisher
-from twophase.catalogs.hive.replaced import Nothing, Replaced
+from twophase.catalogs.hive.replaced import Replaced
 from twophase.catalogs.hive.tables import EXTERNAL, PLACEHOLDER, HiveTable
 from twophase.errors import TableAlreadyExistsError, WriteConflictError
 from twophase.model import Level, Outcome
@@ -43,12 +43,13 @@ class DropTable(Publisher):
             now = self.target.require_unchanged(now)
             self.target.check_replaced(self.target.replaced(now))
             return now
-        if now is not None:
-            raise self.write.conflict("another writer created it meanwhile")
+        self.displaced.check(now)
         return None
 
     def replaced_state(self) -> Replaced:
-        return Nothing() if self.state.before is None else self.target.replaced_state(defines=True)
+        if self.state.before is None:
+            return self.displaced.replaced_state()
+        return self.target.replaced_state(defines=True)
 
     # -- the publish ---------------------------------------------------------------------------------------------
 

@@ -9,13 +9,15 @@ from dataclasses import replace
 from typing import ClassVar
 
 from twophase.catalog.reading import ReadSource
+from twophase.catalogs.hive.displaced import waiting_place
 from twophase.catalogs.hive.housekeeping import Housekeeping
+from twophase.catalogs.hive.layout import BACKUP
 from twophase.catalogs.hive.publish.one_call import OneCall
 from twophase.catalogs.hive.publish.publisher import Publisher
 from twophase.catalogs.hive.replaced import Nothing, Replaced
 from twophase.catalogs.hive.snapshots import SnapshotRead, read_format
 from twophase.catalogs.hive.stamps import StampChangedError
-from twophase.catalogs.hive.state import LeaveState, RenameState, WriteState
+from twophase.catalogs.hive.state import LeaveState, RenameState, WriteState, renamed_by
 from twophase.catalogs.hive.tables import MANAGED, HiveTable
 from twophase.catalogs.hive.target import Target
 from twophase.catalogs.hive.write import TableWrite
@@ -34,7 +36,7 @@ def former_path(state: WriteState) -> ObjectPath:
 
 
 class RenameTable(OneCall):
-    """The new name of a renamed table. The target is the table of the former name."""
+    """The new name of a renamed table. The target is the table of the former name, where it may have made way."""
 
     result: ClassVar[str] = "it has its new name"
 
@@ -43,35 +45,43 @@ class RenameTable(OneCall):
     def __init__(self, write: TableWrite) -> None:
         self.former = former_path(write.state)
         super().__init__(write, Target(TableWrite(write.store, replace(write.state, path=self.former))))
+        self._waiting = waiting_place(write, renamed_by(write.state))
+
+    def _found(self) -> HiveTable | None:
+        """The table, which has its former name, or a hidden one if it has made way for another table."""
+        now = self.write.store.find(self.former)
+        return now if self.is_as_before(now) else self._waiting.find(BACKUP) or now
 
     # -- the publish ---------------------------------------------------------------------------------------------
 
     def checked(self) -> HiveTable:
         """Check that the new name is free, too."""
-        if self.write.current() is not None:
-            raise self.write.conflict("another writer created it meanwhile")
-        now = self.target.check_unchanged()
+        self.displaced.check(self.write.current())
+        now = self.target.require_unchanged(self._found())
         self.target.check_replaced(self.target.replaced(now))
         return now
 
+    def prepare(self) -> None:
+        super().prepare()
+        self.write.reach(*self.displaced.level)
+
     def replaced_state(self) -> Replaced:
-        return Nothing()
+        return self.displaced.replaced_state()
 
     def change(self, now: HiveTable) -> None:
+        self.displaced.make_way()
         try:
             # To take the rename back would remove the stamp of another writer.
-            self._give_name(self.former, self.write.path, stamp=self.stamp, instead_of=now.expected_stamp)
+            self._give_name(now.name, self.write.path.name, stamp=self.stamp, instead_of=now.expected_stamp)
         except TableAlreadyExistsError as error:
             raise self.write.conflict("another writer created it meanwhile") from error
         except TableNotExistError as error:
             raise self.write.conflict(f"{self.former} was dropped meanwhile") from error
 
-    def _give_name(self, path: ObjectPath, new_path: ObjectPath, *, stamp: str, instead_of: str | None) -> None:
+    def _give_name(self, name: str, new_name: str, *, stamp: str, instead_of: str | None) -> None:
         # The kind as well: a killed driver may have made it external, so that no file is moved.
         kind = self.state.old.kind
-        self.metastore.rename_table(
-            path.database, path.name, new_path.name, kind=kind, stamp=stamp, instead_of=instead_of
-        )
+        self.metastore.rename_table(self.write.database, name, new_name, kind=kind, stamp=stamp, instead_of=instead_of)
 
     def announce(self) -> None:
         for path in (self.former, self.write.path):
@@ -88,17 +98,24 @@ class RenameTable(OneCall):
     def is_changed_back(self) -> bool:
         now = self.write.current()
         if now is None or not self.is_ours(now):
-            return self.is_as_before(self.write.store.find(self.former))
-        with self.write.step("restore"):
-            return self._is_given_back(now)
+            is_back = self.is_as_before(self._found())
+        else:
+            with self.write.step("restore"):
+                is_back = self._is_given_back(now)
+        if is_back:
+            self.displaced.restore()
+        return is_back
 
     def _is_given_back(self, now: HiveTable) -> bool:
-        """Give the table its former name and stamp; return False if another table has the one, or it has changed."""
-        if self.write.store.find(self.former) is not None:
+        """Give the table its former name and stamp; return False if another writer has the one, or it has changed."""
+        holder = self.write.store.find(self.former)
+        if holder is not None and holder.stamp != self.state.transaction_id:
             return False
+        # A table that has the name by this transaction loses it after this one: until then it waits.
+        name = self.former.name if holder is None else self._waiting.name(BACKUP)
         stamp = self.former_stamp or ""
         try:
-            self._give_name(self.write.path, self.former, stamp=stamp, instead_of=now.stored_stamp)
+            self._give_name(self.write.path.name, name, stamp=stamp, instead_of=now.stored_stamp)
         except (StampChangedError, TableAlreadyExistsError, TableNotExistError):
             if self.state.old.kind == MANAGED and self.is_ours(self.write.current()):
                 self.metastore.make_managed(self.write.database, self.write.path.name)  # It was external for the call.
@@ -112,8 +129,10 @@ class RenameTable(OneCall):
         if stamp is not None:
             with self.write.step("fence"):
                 self.metastore.fence_table(self.former.database, self.former.name, stamp)
+        self.displaced.fence()
 
     def undo(self) -> None:
+        self.displaced.restore()
         self.target.restore_kind(lambda _: False)
         super().undo()
 
@@ -142,15 +161,25 @@ class LeaveName(Publisher):
         """It stages nothing."""
 
     def prepare(self) -> None:
-        self.target.check_unchanged()
+        if self.state.before is None:
+            self._check_free()
+        else:
+            self.target.check_unchanged()
         self.write.update(can_undo=True)
         self.write.reach(Level.ATOMIC)
 
     def replaced_state(self) -> Replaced:
-        return self.target.replaced_state(defines=True)
+        return Nothing() if self.state.before is None else self.target.replaced_state(defines=True)
 
     def publish(self) -> None:
-        """It is published by the participant of the new name, with which it is grouped."""
+        """It is published by the participant of the new name, with which it is grouped, and which checks the table."""
+        if self.state.before is None:
+            self._check_free()
+
+    def _check_free(self) -> None:
+        """Check a name that the table has only inside the transaction."""
+        if self.write.current() is not None:
+            raise self.write.conflict("another writer created it meanwhile")
 
     def outcome(self) -> Outcome:
         return self._arriving.outcome()
