@@ -97,6 +97,18 @@ class Side:
     def create_by_partitions(self) -> None:
         self._spark.sql(f"CREATE TABLE {self._database}.t USING parquet PARTITIONED BY (k) AS {self._by_partitions()}")
 
+    @property
+    def _each_in_its_partition(self) -> str:
+        """Rows of as many partitions as files."""
+        return f"SELECT id, CAST(id AS INT) AS k FROM range(0, {self._files}, 1, 1)"
+
+    def create_many_partitions(self) -> None:
+        rows = self._each_in_its_partition
+        self._spark.sql(f"CREATE TABLE {self._database}.t USING parquet PARTITIONED BY (k) AS {rows}")
+
+    def overwrite_all_partitions(self) -> None:
+        self._spark.sql(f"INSERT OVERWRITE {self._database}.t {self._each_in_its_partition}")
+
     def append_to_partitions(self) -> None:
         self._spark.sql(f"INSERT INTO {self._database}.t {self._by_partitions()}")
 
@@ -174,6 +186,12 @@ KINDS: dict[str, tuple[_Act, _Act, _Act, _Act]] = {
         Side.create_by_partitions,
         Side.overwrite_dynamically,
         Side.overwrite_dynamically,
+    ),
+    "INSERT OVERWRITE, many partitions": (
+        Side.create_many_partitions,
+        Side.create_many_partitions,
+        Side.overwrite_all_partitions,
+        Side.overwrite_all_partitions,
     ),
     "INSERT INTO partitions": (
         Side.create_by_partitions,

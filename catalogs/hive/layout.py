@@ -251,11 +251,17 @@ def _superseded_files(files: Files, version: str, part: str) -> tuple[str, ...]:
     return mark.files if mark is not None and is_trusted(files, version + part, SUPERSEDED_FILE) else ()
 
 
-def stamp_above(files: Files, directory: str) -> dict[str, Any] | None:
-    """Read the owner stamp of the version that a directory is, or is inside of; None for a foreign directory."""
+def version_above(directory: str) -> str | None:
+    """The version that a directory is, or is inside of, by its path; None for one at any other path."""
     head, found, tail = normal(directory).rpartition(f"/{ROOT}/")
     parts = tail.split("/")
-    return read_stamp(files, join(head, ROOT, *parts[:2])) if found and len(parts) > 1 else None
+    return join(head, ROOT, *parts[:2]) if found and len(parts) > 1 else None
+
+
+def stamp_above(files: Files, directory: str) -> dict[str, Any] | None:
+    """Read the owner stamp of the version that a directory is, or is inside of; None for a foreign directory."""
+    version = version_above(directory)
+    return None if version is None else read_stamp(files, version)
 
 
 def quarantine(files: Files, version: str, transaction_id: str) -> None:

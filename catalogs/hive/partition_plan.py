@@ -56,6 +56,11 @@ class Plan:
         return [change for change in self.changes if change.action in actions]
 
     @property
+    def replaced(self) -> dict[Key, str]:
+        """The former directories of partitions that had rows."""
+        return {change.key: change.old for change in self.of(SWITCH, REMOVE) if change.old is not None}
+
+    @property
     def keys(self) -> list[Key]:
         """Keys of the changed partitions."""
         return [change.key for change in self.changes]

@@ -28,13 +28,13 @@ class TablePaths:
 
     def is_tables(self, location: str) -> bool:
         """Whether Spark or twophase chose a table's location, and not a SET LOCATION."""
-        return self._version(location) is not None or is_below(location, self._default())
+        return self.version_of(location) is not None or is_below(location, self._default())
 
     def is_partitions(self, location: str, key: Key, columns: tuple[str, ...], root: str) -> bool:
         """Whether a partition's location follows from its name, below the table or in a version of ours."""
         if self._is_named(location, root, key, columns):
             return True
-        version = self._version(location)
+        version = self.version_of(location)
         if version is not None:
             # The empty directory may serve any partition.
             return normal(location) == version or self._is_named(location, version, key, columns)
@@ -47,13 +47,11 @@ class TablePaths:
         values = layout.partition_values(normal(location).removeprefix(top), columns)
         return values is not None and partition_key(values, columns) == key
 
-    def _version(self, location: str) -> str | None:
+    def version_of(self, location: str) -> str | None:
         """The version directory that contains a location, if it carries our stamp; otherwise None."""
-        head, found, tail = normal(location).partition(f"/{layout.ROOT}/")
-        parts = tail.split("/")
-        if not found or len(parts) < 2:
+        version = layout.version_above(location)
+        if version is None:
             return None
-        version = f"{head}/{layout.ROOT}/{parts[0]}/{parts[1]}"
         if version not in self._stamped:
             self._stamped[version] = layout.read_stamp(self._files, version) is not None
         return version if self._stamped[version] else None

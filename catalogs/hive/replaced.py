@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import posixpath
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from twophase.catalogs.files import Entry, Files, data_files, is_hidden, join, normal
+from twophase.catalogs.files import Entry, Files, Root, data_files, is_hidden, join, normal
 from twophase.catalogs.hive.layout import REPLACED_FILE
 from twophase.catalogs.hive.partition_plan import Key
 from twophase.model import TableDefinition
@@ -133,6 +133,16 @@ def content(entries: Iterable[Entry]) -> str:
 def content_of(files: Files, location: str, *, recursive: bool = True) -> str:
     """Same as :func:`content`, for a directory."""
     return content(files.list(location, recursive=recursive))
+
+
+def contents_below(files: Files, root: str) -> Callable[[str], str]:
+    """List everything below a directory; return :func:`content` for each one in it, without those below that."""
+    found: dict[str, list[Entry]] = {}
+    for entry in files.list(root):
+        directory, _, name = entry.name.rpartition("/")
+        found.setdefault(directory, []).append(replace(entry, name=name))
+    top = Root(root)
+    return lambda place: content(found.get(top.name_of(place) or "", ()))
 
 
 def names(entries: Iterable[Entry]) -> str | None:

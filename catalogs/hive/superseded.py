@@ -33,22 +33,46 @@ class Superseded:
         if self._may_end(location) and self._write.paths.is_tables(location):
             self._mark(location)
 
-    def mark_partitions(self, replaced: Mapping[Key, str]) -> None:
-        """Mark replaced partitions, from key to directory."""
+    def mark_partitions(self, replaced: Mapping[Key, str], *, is_all: bool = False) -> None:
+        """Mark replaced partitions.
+
+        Parameters
+        ----------
+        replaced : mapping of tuple to str
+            From key to directory.
+        is_all : bool
+            Whether these are all partitions of a table that has left its directory: a version that holds some of them
+            is marked as a whole, once.
+        """
+        for place in self._marked_for(replaced, is_all=is_all):
+            if self._may_end(place):
+                self._mark(place)
+
+    def _marked_for(self, replaced: Mapping[Key, str], *, is_all: bool) -> list[str]:
+        """The directories that are marked for some partitions."""
         before, paths = self._write.state.old, self._write.paths
         columns = tuple(before.definition.partition_columns)
-        for key, location in replaced.items():
-            if self._may_end(location) and paths.is_partitions(location, key, columns, before.location):
-                self._mark(location)
+        places = [
+            location
+            for key, location in replaced.items()
+            if paths.is_partitions(location, key, columns, before.location)
+        ]
+        return sorted({paths.version_of(place) or place for place in places}) if is_all else places
 
     def mark_outside(self, partitions: Iterable[HivePartition], root: str, columns: tuple[str, ...]) -> None:
         """Mark replaced partitions outside a root, which the mark of that root does not cover."""
         outside = [part for part in partitions if not is_below(part.location, root)]
-        self.mark_partitions({partition_key(p.values, columns): p.location for p in outside})
+        self.mark_partitions({partition_key(p.values, columns): p.location for p in outside}, is_all=True)
 
     def unmark(self, location: str) -> None:
         """Remove the mark of a directory that is in use again."""
         layout.clear_superseded(self._write.files, location, self._write.state.transaction_id)
+
+    def unmark_partitions(self, replaced: Mapping[Key, str]) -> None:
+        """Same as :meth:`unmark`, for partitions marked by themselves or with the version that holds them."""
+        for is_all in (True, False):
+            for place in self._marked_for(replaced, is_all=is_all):
+                self.unmark(place)
 
     def _mark(self, location: str) -> None:
         layout.supersede(self._write.files, location, self._write.state.transaction_id)

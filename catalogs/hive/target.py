@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-from twophase.catalogs.files import join, same
+from twophase.catalogs.files import is_below, join, same
 from twophase.catalogs.hive import layout, linking, schema_conflicts
 from twophase.catalogs.hive.definitions import fingerprint, redacted, same_layout, to_definition
 from twophase.catalogs.hive.partition_plan import Key, by_key
-from twophase.catalogs.hive.replaced import Directory, Partitions, Replaced, content_of
+from twophase.catalogs.hive.replaced import Directory, Partitions, Replaced, content_of, contents_below
 from twophase.catalogs.hive.stamps import BROUGHT
 from twophase.catalogs.hive.state import INSERT
 from twophase.catalogs.hive.tables import EXTERNAL, MANAGED, HivePartition, HiveTable
@@ -204,12 +204,35 @@ class Target:
             found = content_of(self._write.files, old.location)
             return Directory(old.location, old.stamp, found, definition)
         listed = by_key(now, self._write.metastore.list_partitions(now))
-        held = {key: self.held_by(part.location) for key, part in listed.items()}
+        held = self.held_by({key: part.location for key, part in listed.items()}, is_all=True)
         return Partitions(self.directory, old.stamp, held, True, definition)
 
-    def held_by(self, location: str) -> tuple[str, str]:
-        """Return a partition's directory, and a hash of its files."""
-        return location, content_of(self._write.files, location, recursive=False)
+    def held_by(self, places: Mapping[Key, str | None], *, is_all: bool) -> dict[Key, tuple[str, str] | None]:
+        """Return the directory of each partition, with a hash of its files; None where there is none.
+
+        Parameters
+        ----------
+        places : mapping of tuple to str or None
+        is_all : bool
+            Whether these are all partitions of the table: if the store lists cheaply, the directories above them are
+            listed instead of each.
+        """
+        files, listed = self._write.files, dict[str, Callable[[str], str]]()
+
+        def content_at(place: str) -> str:
+            above = self._above(place) if is_all and files.kind(place).cheap_listing else None
+            if above is None:
+                return content_of(files, place, recursive=False)
+            if above not in listed:
+                listed[above] = contents_below(files, above)
+            return listed[above](place)
+
+        return {key: None if place is None else (place, content_at(place)) for key, place in places.items()}
+
+    def _above(self, place: str) -> str | None:
+        """The version, or the table's directory, that holds a partition; None for one elsewhere."""
+        version = layout.version_above(place)
+        return self.directory if version is None and is_below(place, self.directory) else version
 
     # -- partitions ----------------------------------------------------------------------------------------------
 

@@ -36,6 +36,22 @@ def test_replaced_versions_stay_until_their_retention_ends(world: World, by: lis
     assert clean(world) == []
 
 
+def test_a_version_whose_partitions_are_all_replaced_is_marked_once_and_goes_as_a_whole(world: World) -> None:
+    place = world.warehouse / ".twophase" / "w"
+    world.run("w", world.sql("SELECT id, id % 2 AS k FROM range(4)"), by=["k"])
+    world.run("w", world.sql("SELECT 7L AS id, 5L AS k"), Purpose.INSERT_INTO)
+    published = world.run("w", world.sql("SELECT 9L AS id, 0L AS k"), Purpose.INSERT_OVERWRITE)
+    assert len(list(place.glob(f"*/{layout.SUPERSEDED_FILE}"))) == len(list(place.rglob(layout.SUPERSEDED_FILE))) == 2
+    assert world.undone(published)
+    assert list(place.rglob(layout.SUPERSEDED_FILE)) == []
+    assert len(world.rows("w")) == 5
+    world.reborn(published).abort()
+    world.run("w", world.sql("SELECT 9L AS id, 0L AS k"), Purpose.INSERT_OVERWRITE)
+    assert clean(world) == ["version", "version"]
+    assert world.rows("w") == [(9, 0)]
+    world.drop("w")
+
+
 def test_staging_of_dead_transactions_goes_and_of_live_ones_stays(world: World) -> None:
     dead = world.stage("p", world.sql("SELECT id, id % 2 AS k FROM range(4)"), by=["k"])
     assert clean(world, live=frozenset({dead.transaction_id})) == []

@@ -27,6 +27,7 @@ from tests.storage.filesystems import IMPATIENT
 from tests.storage.objects import Objects
 from tests.storage.s3_server import Fault
 from twophase.catalogs.files import Files
+from twophase.catalogs.hive import replaced
 from twophase.errors import AtomicityNotSupportedError, CatalogError, TwoPhaseError
 from twophase.model import Level, Outcome, Purpose
 from twophase.spark.handle import Handle
@@ -103,6 +104,9 @@ def test_files_have_any_name_and_are_listed_read_and_removed_by_it(files: Files,
     assert [entry.name for entry in files.list(place) if entry.is_file] == sorted(names)
     assert [entry.name for entry in files.list(place) if not entry.is_file] == ["d", "d/k=a%2Fb"]
     assert [files.read_json(f"{place}/{name}") for name in names] == list(range(len(names)))
+    of = replaced.contents_below(files, place)
+    for directory in (place, f"{place}/d", f"{place}/d/k=a%2Fb", f"{place}/none"):
+        assert of(f"{directory}/") == replaced.content_of(files, directory, recursive=False)
     there = [f"{place}/{name}" for name in (*names, "d", "d/k=a%2Fb")]
     assert set(files.existing([*there, *(f"{path}/no" for path in there), *(f"{path}no" for path in there)])) == set(
         there

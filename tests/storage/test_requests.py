@@ -22,6 +22,7 @@ MORE = {
     "saveAsTable, overwrite": (0, 0),
     "INSERT OVERWRITE": (15, 0),
     "CREATE TABLE AS SELECT, partitioned": (10, 0),
+    "INSERT OVERWRITE, many partitions": (20, 1),
     "INSERT OVERWRITE, dynamic": (45, -1),
     "INSERT INTO new partitions": (15, 0),
     "publish by pointer": (2, 0),

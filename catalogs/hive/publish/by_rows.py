@@ -96,8 +96,6 @@ class Choice:
 
     def _become(self, choice: _Choice) -> None:
         way, own = choice
-        if way is Way.SWITCH_PARTITIONS:
-            self._staging.place_listed()
         self._write.update(way=way, own=own)
 
     def _adopt(self) -> None:

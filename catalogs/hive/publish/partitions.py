@@ -43,6 +43,10 @@ class SwitchPartitions(Publisher):
         self._changes = PartitionChanges(write, self.staging, self.target)
 
     @property
+    def renames_files(self) -> bool:
+        return not self.files.kind(self.state.version).hard_links  # Into its partition, each file once.
+
+    @property
     def defines(self) -> bool:
         return False  # The table keeps its definition, with other properties.
 
@@ -69,6 +73,7 @@ class SwitchPartitions(Publisher):
     # -- preparing -----------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
+        self.staging.place_listed()
         table = self.target.check_unchanged()
         plan = self._plan = self._still_valid(table) or self._changes.plan(table)
         if not plan.only_adds:
@@ -101,10 +106,17 @@ class SwitchPartitions(Publisher):
         columns = self.state.partition_columns
         return self.target.written_partitions(lambda: {*self.staging.partitions(columns), *self._changes.of_base()})
 
+    @property
+    def _replaces_all(self) -> bool:
+        """Whether all partitions of the table are replaced."""
+        scope = self.state.overwrite
+        return self.state.purpose is not Purpose.INSERT_INTO and (scope is None or scope.is_whole_table)
+
     def replaced_state(self) -> Replaced:
         replaces, old = self.state.effect == REPLACE, self.state.old
-        changed = ((change.key, change.old) for change in self.existing_plan.changes)
-        held = {key: None if place is None else self.target.held_by(place) for key, place in changed}
+        held = self.target.held_by(
+            {change.key: change.old for change in self.existing_plan.changes}, is_all=self._replaces_all
+        )
         definition = old.definition if replaces or self.state.brings else None
         return Partitions(self.target.directory, old.stamp, held, replaces, definition)
 
@@ -289,7 +301,8 @@ class SwitchPartitions(Publisher):
         plan = self.plan
         if plan is None or self.state.before is None:
             return
-        self.superseded.mark_partitions({c.key: c.old for c in plan.of(SWITCH, REMOVE) if c.old is not None})
+        is_all = self._replaces_all and self.state.before.kind == MANAGED  # Others keep their directory.
+        self.superseded.mark_partitions(plan.replaced, is_all=is_all)
         if self.state.effect == REPLACE:
             self.superseded.mark_table()
         self.staging.remove_empty()
@@ -339,9 +352,7 @@ class SwitchPartitions(Publisher):
         self.metastore.alter_partitions(table, wanted)
         if plan.only_adds:  # Otherwise they existed before the publish, without rows; the abort drops them.
             self.metastore.drop_partitions(table, partitions_of(table, added))
-        for change in plan.of(SWITCH, REMOVE):
-            if change.old:
-                self.superseded.unmark(change.old)
+        self.superseded.unmark_partitions(plan.replaced)
         self._restore_root(table)
 
     def _restore_root(self, table: HiveTable) -> None:
