@@ -135,6 +135,23 @@ def test_a_rename_that_was_stopped_between_copy_and_removal_is_taken_back_or_car
     assert insert.rows() == after
 
 
+@pytest.mark.parametrize("done", [0, 1])
+def test_rows_that_something_has_removed_before_they_were_renamed_in_are_missed(tmp_path: Path, done: int) -> None:
+    insert = Insert(tmp_path, Purpose.INSERT_INTO, files := CopyingFiles())
+    staged = sorted(insert.version.rglob("*.parquet"))
+    if done:
+        files.store.copies = 1
+        with pytest.raises(Killed):
+            insert.participant.commit()
+        files.store.copies = None
+    staged[-1].unlink()
+    with pytest.raises(CatalogError, match="1 of 2 staged files of it is gone") as caught:
+        insert.reborn().commit()
+    assert str(insert.version) in str(caught.value)
+    insert.reborn().abort()
+    assert (insert.rows(), insert.version.exists()) == (BEFORE, False)
+
+
 def test_rolling_back_may_be_stopped_too(tmp_path: Path) -> None:
     files = CopyingFiles()
     insert = Insert(tmp_path, Purpose.INSERT_OVERWRITE, files)

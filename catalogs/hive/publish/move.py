@@ -317,10 +317,12 @@ class MoveFiles(Publisher):
         """Make the remaining renames, and add new partitions; return the table as it was loaded."""
         moves = self.existing_moves
         self._check_paths(moves, table)
+        left = renames.pending(self.files, moves.into)
+        self._check_rows(moves, left)
         for source, target in renames.pending(self.files, moves.backups):
             with self.write.step("file_aside"):
                 self.files.place(source, target)
-        for source, target in renames.pending(self.files, moves.into):
+        for source, target in left:
             with self.write.step("file_in"):
                 self.files.place(source, target)
         # The old names, too: a file system without a journal might show one again, and clean would remove the file.
@@ -330,6 +332,28 @@ class MoveFiles(Publisher):
             missing = {key: location for key, location in moves.adds if key not in there}
             self.metastore.add_partitions(table, partitions_of(table, missing))
         return table
+
+    def _check_rows(self, moves: Moves, left: Renames) -> None:
+        """Refuse to publish without rows that something has removed: neither staged nor where they are renamed to.
+
+        Parameters
+        ----------
+        moves : Moves
+        left : list of (str, str)
+            Its renames that were not made, or not to their end.
+        """
+        waiting, rows = dict(left), set(moves.data_files)
+        others = [pair for pair in moves.into if pair[0] not in waiting and pair[1] in rows]
+        gone = len(others) - len(renames.begun(self.files, others)) if others else 0
+        if gone:
+            raise CatalogError(
+                f"{self.write.path} was not published: {gone} of {len(rows)} staged files of it "
+                f"{'is' if gone == 1 else 'are'} gone, neither in {self.state.version} nor in the table.",
+                path=self.write.path,
+                transaction_id=self.state.transaction_id,
+                left_behind=[self.state.version],
+                hint="Something else removes files there, such as a rule of the bucket. Run the statement again.",
+            )
 
     def _persist_renames(self, renamed: Iterable[str], table: HiveTable) -> None:
         """Make renames survive a power failure, like the record of the transaction that follows."""
