@@ -16,7 +16,7 @@ FEW, MANY = 2, 12
 MORE = {
     "INSERT INTO": (40, -1),  # Each file is renamed once; by Hadoop's committer it is renamed twice.
     "INSERT INTO partitions": (10, -1),
-    "INSERT OVERWRITE PARTITION": (45, 0),
+    "INSERT OVERWRITE PARTITION": (10, 0),
     "clean, beside DROP": (45, 0),
     "CREATE TABLE AS SELECT": (10, 0),
     "saveAsTable, overwrite": (0, 0),
