@@ -77,8 +77,9 @@ class Preserver(ABC):
             self.report_lost(what, errors.reason(error, self.database.settings))
 
     def report_lost(self, what: str, why: str) -> None:
-        """Report something that could not be preserved."""
-        self.lost.append(f"{what} ({why})")
+        """Report something that could not be preserved; its first reason counts."""
+        if not any(text.startswith(f"{what} (") for text in self.lost):
+            self.lost.append(f"{what} ({why})")
 
     def survive(self, columns: list[str], what: str) -> bool:
         """Whether all these columns are in the new table; if not, ``what`` is reported lost."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, NamedTuple
 
 from twophase.catalogs.jdbc.dependents import Preserver
@@ -30,7 +31,9 @@ SELECT c.relname, pg_get_indexdef(i.indexrelid), coalesce(k.contype, ''), i.indi
        format('CREATE %sINDEX %I ON %I.%I ', CASE WHEN i.indisunique THEN 'UNIQUE ' ELSE '' END,
               c.relname, n.nspname, t.relname),
        concat(CASE WHEN k.condeferrable THEN ' DEFERRABLE' END, CASE WHEN k.condeferred THEN ' INITIALLY DEFERRED' END),
-       s.spcname, i.indisclustered, obj_description(i.indexrelid, 'pg_class'), obj_description(k.oid, 'pg_constraint')
+       s.spcname, i.indisclustered, obj_description(i.indexrelid, 'pg_class'), obj_description(k.oid, 'pg_constraint'),
+       ARRAY(SELECT format('ALTER COLUMN %s SET STATISTICS %s', a.attnum, to_jsonb(a) ->> 'attstattarget')
+             FROM pg_attribute a WHERE a.attrelid = i.indexrelid AND (to_jsonb(a) ->> 'attstattarget')::int >= 0)
 FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_class t ON t.oid = i.indrelid
 JOIN pg_namespace n ON n.oid = t.relnamespace LEFT JOIN pg_tablespace s ON s.oid = c.reltablespace
 LEFT JOIN pg_constraint k ON k.conindid = i.indexrelid AND k.conrelid = i.indrelid AND k.contype IN ('p', 'u', 'x')
@@ -137,6 +140,8 @@ class _Index(NamedTuple):
     comment: str | None
     #: The comment of its constraint.
     key_comment: str | None
+    #: Clauses that set the statistics targets of its expressions.
+    statistics: list[str]
 
 
 class PostgreSQLPreserver(Preserver):
@@ -170,8 +175,8 @@ class PostgreSQLPreserver(Preserver):
                 self.report_lost(f"default of column {name}", "the column is gone or has another type")
             elif identity:
                 self._identity(staging, name, identity)
-        for number, index in enumerate(self._indexes_now()):
-            self._index(number, index)
+        for index in self._indexes_now():
+            self._index(index)
         for name, sql, columns, comment in self._of(_CONSTRAINTS):
             what, quoted = f"constraint {name}", self.database.quote(name)
             if self.survive(columns, what):
@@ -219,21 +224,21 @@ class PostgreSQLPreserver(Preserver):
     def _comment(self, on: str, text: str | None) -> list[str]:
         return [f"COMMENT ON {on} IS {self.database.text(text)}"] if text else []
 
-    def _made(self, number: int) -> str:
-        """Name of an index until the old index's name is free."""
-        return f"{self.staging.name}_{number}"
+    def _made(self, index: _Index) -> str:
+        """Name of an index until the old index's name is free; the same at the publish if its definition is."""
+        return f"{self.staging.name}_{hashlib.sha256(index.sql.encode()).hexdigest()[:8]}"
 
     def _indexes_now(self) -> list[_Index]:
         return [_Index(*row) for row in self._of(_INDEXES)]
 
-    def _index(self, number: int, index: _Index) -> None:
+    def _index(self, index: _Index) -> None:
         what = f"index {index.name}"
         if not self.survive(index.columns, what):
             return
         if not index.sql.startswith(index.head) or index.kind == "x":
             self.report_lost(what, "its definition cannot be carried over")
             return
-        quote, staging, made = self.database.quote, self.database.name(self.staging), self._made(number)
+        quote, staging, made = self.database.quote, self.database.name(self.staging), self._made(index)
         unique, rest = "UNIQUE " if index.unique else "", index.sql[len(index.head) :]
         required = [f"ALTER TABLE {staging} ALTER COLUMN {quote(column)} SET NOT NULL" for column in index.keys]
         place = f"INDEX {quote(self.staging.database)}.{quote(made)}"
@@ -245,6 +250,8 @@ class PostgreSQLPreserver(Preserver):
         )
         if index.space:
             self.attempt(f"tablespace {index.space} of {what}", f"ALTER {place} SET TABLESPACE {quote(index.space)}")
+        for clause in index.statistics:
+            self.attempt(f"{clause} of {what}", f"ALTER {place} {clause}")
         if index.clustered:
             self.attempt(f"CLUSTER ON {what}", f"ALTER TABLE {staging} CLUSTER ON {quote(made)}")
 
@@ -269,9 +276,10 @@ class PostgreSQLPreserver(Preserver):
     def _rename_indexes(self) -> None:
         quote, target = self.database.quote, self.database.name(self.old)
         there = {index.name for index in self._indexes_now()}
-        for number, index in enumerate(self._indexes):
-            made = self._made(number)
+        for index in self._indexes:
+            made = self._made(index)
             if made not in there:
+                self.report_lost(f"index {index.name}", "it was created or changed after the new table was filled")
                 continue
             if index.kind in ("p", "u"):
                 word = "PRIMARY KEY" if index.kind == "p" else "UNIQUE"

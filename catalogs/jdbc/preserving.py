@@ -89,10 +89,11 @@ def check_unreferred(member: Member, connection: sa.Connection) -> None:
 
 def swap(member: Member, connection: sa.Connection, exchange: Callable[[], None]) -> None:
     """Drop the old table and rename the new one by ``exchange``; carry over what belongs to the name."""
-    work = check_alone(member, connection)
+    work, known = check_alone(member, connection), member.document.get("lost", ())
+    work.lost.extend(known)
     work.before_drop()
     exchange()
     work.after_rename()
-    member.document["lost"] = [*member.document.get("lost", ()), *work.lost]
-    if work.lost:
-        _log.warning("Replacing %s in %s does not keep: %s", member.path, member.transaction_id, "; ".join(work.lost))
+    member.document["lost"] = list(work.lost)
+    if lost := work.lost[len(known) :]:
+        _log.warning("Replacing %s in %s does not keep: %s", member.path, member.transaction_id, "; ".join(lost))

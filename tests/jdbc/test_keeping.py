@@ -353,6 +353,25 @@ class TestPostgreSQL:
             LEFT JOIN pg_tablespace s ON s.oid = c.reltablespace WHERE i.indrelid = '{name}'::regclass"""
         assert place.execute(index) == [(f"faster_{path.database}", True)]
 
+    def test_indexes_that_come_while_a_table_is_replaced_do_not_exchange_the_others(
+        self, place: Place, catalog: JdbcCatalog, path: ObjectPath, name: str
+    ) -> None:
+        run(catalog, path)
+        place.execute(f"CREATE INDEX b ON {name} (lower(name))")
+        place.execute(f"CREATE UNIQUE INDEX c ON {name} (id)")
+        place.execute(f"ALTER INDEX {path.database}.b ALTER COLUMN 1 SET STATISTICS 77")
+        staged = stage(catalog, path, REPLACE)
+        place.execute(f"CREATE INDEX a ON {name} (name)")
+        staged.commit()
+        staged.finish()
+        indexes = f"""
+            SELECT c.relname, i.indisunique, a.attstattarget = 77
+            FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+            JOIN pg_attribute a ON a.attrelid = c.oid WHERE i.indrelid = '{name}'::regclass ORDER BY 1"""
+        found = [(index, unique, bool(target)) for index, unique, target in place.execute(indexes)]
+        assert found == [("b", False, True), ("c", True, False)]
+        assert [text.partition(" (")[0] for text in staged.document["lost"]] == ["index a"]
+
     def test_keys_are_checked_when_they_were_and_of_the_same_columns(
         self, place: Place, catalog: JdbcCatalog, path: ObjectPath, name: str
     ) -> None:
