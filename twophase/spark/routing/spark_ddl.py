@@ -9,6 +9,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 
 from twophase.catalog import Catalog, SupportsExternalChanges
@@ -122,22 +124,20 @@ class TableFollower:
     def _record(self, what: str, changes: Callable[[Catalog], list[TableChange]], announced: list[Announced]) -> None:
         """Record changes that are about to be made, once on each timeline."""
         timelines: list[Timeline] = []
-        for session, catalog in self._owners():
-            try:
-                timeline = session.coordinator.timeline
-                if any(map(timeline.is_same, timelines)):
-                    continue
-                timelines.append(timeline)
-                since = timeline.last_number()
+        asked: list[tuple[AttachedSession, Catalog, Future[int]]] = []
+        # All timelines are asked at the same time, so that Spark waits only once for those that do not answer.
+        with ThreadPoolExecutor(thread_name_prefix="twophase-change") as pool:
+            for session, catalog in self._owners():
+                with _reporting(what):
+                    timeline = session.coordinator.timeline
+                    if not any(map(timeline.is_same, timelines)):
+                        timelines.append(timeline)
+                        asked.append((session, catalog, pool.submit(timeline.last_number)))
+        for session, catalog, since in asked:
+            with _reporting(what):
+                number = since.result()
                 if found := changes(catalog):
-                    announced.append(Announced(session.coordinator, found, since))
-            except (TimelineError, ConfigurationError) as error:
-                log.warning(
-                    "Spark %s, and the timeline cannot record it: blocks that have begun before may see the change, "
-                    "and rows of theirs may go into what it leaves. %s",
-                    what,
-                    error,
-                )
+                    announced.append(Announced(session.coordinator, found, number))
 
     # -- after a change ----------------------------------------------------------------------------------------------
 
@@ -228,6 +228,20 @@ class TableFollower:
         for session in list(self._sessions):
             if (catalog := session_catalog(session)) is not None:
                 yield session, catalog
+
+
+@contextmanager
+def _reporting(what: str) -> Iterator[None]:
+    """Let Spark go on where a timeline cannot record its change."""
+    try:
+        yield
+    except (TimelineError, ConfigurationError) as error:
+        log.warning(
+            "Spark %s, and the timeline cannot record it: blocks that have begun before may see the change, "
+            "and rows of theirs may go into what it leaves. %s",
+            what,
+            error,
+        )
 
 
 def _goes_on(call: CatalogCall) -> bool:
