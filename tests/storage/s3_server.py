@@ -28,11 +28,7 @@ FAULTS, HELD, LOG, SIGNED = "/_faults", "/_held", "/_log", "/_signed"
 SLOW_SECONDS = 0.02
 #: Seconds after which a request that waits for a held one gives up.
 PATIENCE = 120.0
-#: Status and body of the answer to a request that is not done.
-_REFUSED = {
-    "refuse": (503, b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"),
-    "deny": (403, b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"),
-}
+_TOO_MANY = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 
 Environ = dict[str, Any]
 
@@ -44,9 +40,8 @@ class Fault:
     Parameters
     ----------
     kind : str
-        ``refuse``: answered with 503, and not done. ``deny``: the same with 403, which no client repeats. ``lose``:
-        done, and not answered. ``slow``: done later. ``hold``: not done, nor answered. ``hold after``: done, and not
-        answered.
+        ``refuse``: answered with 503, and not done. ``lose``: done, and not answered. ``slow``: done later. ``hold``:
+        not done, nor answered. ``hold after``: done, and not answered.
     on : str
         A regular expression for the line of a request.
     after : str
@@ -107,8 +102,8 @@ class Faulty:
         with self._lock:
             self._signed.add((user[1] if user else "", line_of(environ)))
         released, kind = self._released, self._kind(environ)
-        if kind in _REFUSED:
-            return _answer(start_response, *_REFUSED[kind])
+        if kind == "refuse":
+            return _answer(start_response, 503, _TOO_MANY)
         if kind == "slow":
             time.sleep(SLOW_SECONDS)
         if kind in ("lose", "hold after"):
