@@ -271,7 +271,7 @@ class Statement:
             return None  # Another thread ends the block meanwhile: its outcome is reported after its own end.
         if self.job.state is not JobState.FINISHED and not (self._is_in_doubt or self._is_published_anyway):
             return "on_rolled_back"  # Also if its block continues without it.
-        if not self.autocommit and self.transaction.is_discarded(self.participant):
+        if not self.autocommit and self.transaction.member(self.participant).is_discarded:
             return "on_rolled_back"  # Its block was rolled back to a savepoint before it.
         fates = {
             TransactionState.COMPLETED: "on_committed",

@@ -111,8 +111,8 @@ def _work(world: World, scenario: Scenario, coordinator: Coordinator) -> Answer:
             _execute(world, transaction, statement, alone=len(scenario.statements) == 1 and rival is None)
         if rival and scenario.rival:
             others["rival"] = _work_beside(world, rival, scenario.rival)
-        for conflict in transaction.conflicts() if scenario.merged else ():
-            transaction.rebase(conflict)
+        for conflict in transaction.merging.conflicts() if transaction.merging else ():
+            transaction.merging.rebase(conflict)
             _execute(world, transaction, _merging(world, scenario), alone=False, resolves=conflict)
         if scenario.outsider:
             _let_in(transaction, lambda: world.interfere(str(scenario.outsider)))

@@ -35,7 +35,7 @@ def is_made(transaction: Transaction | None, catalog: Catalog, path: ObjectPath)
         return False
     if isinstance(catalog, SupportsStagedRename) and catalog.is_renamed(participant):
         return False
-    return transaction.redefines(participant)
+    return transaction.member(participant).redefines
 
 
 def alter(context: StatementContext, catalog: Catalog, path: ObjectPath, changes: Sequence[TableChange]) -> None:

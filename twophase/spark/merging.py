@@ -21,7 +21,7 @@ from twophase.spark.active import ActiveTransaction, Terms
 from twophase.spark.assignment import fitted
 from twophase.spark.execution.cancellation import interruptible
 from twophase.spark.statement import StatementContext, open_statement, run_statement
-from twophase.transactions.merging import Conflict
+from twophase.transactions.merging import Conflict, Merging
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -62,13 +62,14 @@ def resolve_conflicts(active: ActiveTransaction, terms: Terms) -> None:
     Exception
         From the user's function.
     """
-    if terms.merge is None:
+    merging = active.transaction.merging
+    if merging is None:
         return
-    for conflict in active.transaction.conflicts():
+    for conflict in merging.conflicts():
         merge = None if _is_ddl(active, conflict) else _function(terms, conflict)
         if merge is None:
-            active.transaction.refuse(conflict)
-        _resolve(active, conflict, merge)
+            merging.refuse(conflict)
+        _resolve(active, merging, conflict, merge)
 
 
 def _is_ddl(active: ActiveTransaction, conflict: Conflict) -> bool:
@@ -76,7 +77,7 @@ def _is_ddl(active: ActiveTransaction, conflict: Conflict) -> bool:
     catalog, participant = conflict.catalog, conflict.participant
     if isinstance(catalog, SupportsStagedRename) and catalog.rests_on_rename(participant):
         return True
-    return participant.purpose.drops or active.transaction.alters(participant)
+    return participant.purpose.drops or active.transaction.member(participant).alters
 
 
 def _function(terms: Terms, conflict: Conflict) -> Merge | None:
@@ -90,19 +91,19 @@ def _function(terms: Terms, conflict: Conflict) -> Merge | None:
     return None
 
 
-def _resolve(active: ActiveTransaction, conflict: Conflict, merge: Merge) -> None:
+def _resolve(active: ActiveTransaction, merging: Merging, conflict: Conflict, merge: Merge) -> None:
     name = f"{conflict.catalog.name}.{conflict.path}"
     try:
-        before, mine, theirs = _states(active, conflict)
+        before, mine, theirs = _states(active, merging, conflict)
     except _UNREADABLE as problem:
         conflict.error.add_note(f"merge was not asked: {problem.message}")
-        active.transaction.refuse(conflict, problem)
+        merging.refuse(conflict, problem)
     if any(frame.schema.names != mine.schema.names for frame in (before, theirs)) or not _alike(before, mine, theirs):
         conflict.error.add_note(f"merge was not asked: the columns of {name} are not the same in all three states.")
-        active.transaction.refuse(conflict)
+        merging.refuse(conflict)
     merged = merge(before, mine, theirs)
     if merged is None:
-        active.transaction.refuse(conflict)
+        merging.refuse(conflict)
     if not hasattr(merged, "selectExpr"):
         raise ConfigurationError(
             f"merge returned {type(merged).__name__} for {name}; the block was rolled back.",
@@ -116,11 +117,10 @@ def _alike(*frames: DataFrame) -> bool:
     return len({tuple(field.dataType for field in frame.schema) for frame in frames}) == 1
 
 
-def _states(active: ActiveTransaction, conflict: Conflict) -> tuple[DataFrame, DataFrame, DataFrame]:
-    transaction = active.transaction
-    before, mine = _table(active, conflict, transaction.state_before(conflict)), _table(active, conflict, None)
-    transaction.rebase(conflict)
-    return before, mine, _table(active, conflict, transaction.state_now(conflict))
+def _states(active: ActiveTransaction, merging: Merging, conflict: Conflict) -> tuple[DataFrame, DataFrame, DataFrame]:
+    before, mine = _table(active, conflict, merging.state_before(conflict)), _table(active, conflict, None)
+    merging.rebase(conflict)
+    return before, mine, _table(active, conflict, merging.state_now(conflict))
 
 
 def _table(active: ActiveTransaction, conflict: Conflict, source: ReadSource | None) -> DataFrame:
@@ -142,8 +142,7 @@ def _stage(active: ActiveTransaction, conflict: Conflict, merged: DataFrame) -> 
 
 def _target(active: ActiveTransaction, conflict: Conflict) -> tuple[Purpose, TableDefinition]:
     """The purpose of the staged write: an overwrite, or another replacement if the block has replaced the table."""
-    transaction, participant = active.transaction, conflict.participant
-    definition = transaction.definition(participant) if transaction.redefines(participant) else None
-    if definition is None:
+    member = active.transaction.member(conflict.participant)
+    if not member.redefines or member.definition is None:
         return Purpose.INSERT_OVERWRITE, conflict.catalog.load_table(conflict.path)
-    return Purpose.REPLACE_TABLE_AS, definition
+    return Purpose.REPLACE_TABLE_AS, member.definition

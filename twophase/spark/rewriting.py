@@ -57,8 +57,8 @@ def rewrite(
 def _require_published(joined: Transaction, catalog: SupportsRewrite, path: ObjectPath) -> None:
     """Refuse a rewrite in a block that does not see the table as it is published: the plan rests on that."""
     name = f"{catalog.name}.{path}"
-    if joined.find(catalog.name, path) is not None or joined.merges:
-        why = "lets its user merge conflicts" if joined.merges else "has changed it before"
+    if joined.find(catalog.name, path) is not None or joined.merging is not None:
+        why = "lets its user merge conflicts" if joined.merging is not None else "has changed it before"
         raise AtomicityNotSupportedError(
             f"{name} was not altered: ALTER TABLE would rewrite it in transaction {joined.id}, which {why}. Nothing "
             "was started.",

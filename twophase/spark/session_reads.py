@@ -90,4 +90,4 @@ def require_as_read(session: AttachedSession, participant: TwoPhaseCatalogTable,
 def _merges(participant: TwoPhaseCatalogTable) -> bool:
     """Whether the end of the block compares what was read, and asks the user."""
     joined = active.find(participant.transaction_id)
-    return joined is not None and joined.transaction.merges
+    return joined is not None and joined.transaction.merging is not None

@@ -23,7 +23,7 @@ def staged_table(
     participant = transaction.find(catalog.name, path) if transaction else None
     if transaction is None or participant is None or participant.purpose.drops:
         return None
-    return participant, transaction.definition(participant)
+    return participant, transaction.member(participant).definition
 
 
 def is_dropped(transaction: Transaction | None, catalog: Catalog, path: ObjectPath) -> bool:
@@ -67,7 +67,8 @@ def table_definition(transaction: Transaction | None, catalog: Catalog, path: Ob
     if transaction is None or participant is None:
         return catalog.load_table(path)
     require_there(transaction, catalog, path)
-    return transaction.definition(participant) or staged_source(participant).definition or catalog.load_table(path)
+    known = transaction.member(participant).definition
+    return known or staged_source(participant).definition or catalog.load_table(path)
 
 
 def staged_source(participant: TwoPhaseCatalogTable) -> ReadSource:

@@ -221,9 +221,9 @@ def finish_statement(
     finally:  # a hook may raise after a statement that succeeded
         if statement.job.state is JobState.FINISHED:
             if definition is not None:
-                statement.transaction.defines(statement.participant, definition)
-            if statement.transaction.merges:
-                statement.transaction.keep_rows(statement.participant)
+                statement.transaction.member(statement.participant).definition = definition
+            if (merging := statement.transaction.merging) is not None:
+                merging.keep_rows(statement.participant)
             if joined := active.find(statement.transaction.id):
                 joined.let_be_read(statement.participant)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NoReturn
 
 from twophase.catalog import Catalog, SupportsSnapshots, TwoPhaseCatalogTable
 from twophase.catalog.reading import ReadSource
@@ -43,7 +46,7 @@ class Conflict:
 
 
 class Merging:
-    """Finds the conflicts of one transaction, which will resolve them by statements. The caller holds its lock.
+    """Finds the conflicts of one transaction, and shows the states of their tables; statements then resolve them.
 
     Parameters
     ----------
@@ -53,32 +56,44 @@ class Merging:
     def __init__(self, life: Lifecycle) -> None:
         self._life = life
 
-    def keep_rows(self, member: Enlisted) -> None:
-        """Let the first read of a staged table be now, if it contains published rows that others may change."""
-        if not member.rests_on_rows or member.only_appends or member.participant.purpose.drops:
-            return
-        member.participant.read_source()
-        member.is_kept = not self._life.reads.has_changes(member.catalog, member.target)
+    @contextmanager
+    def _resolving(self) -> Iterator[None]:
+        self._life.require_own()
+        with self._life.lock:
+            self._life.require_open()
+            with self._life.fenced():
+                yield
+
+    def keep_rows(self, participant: TwoPhaseCatalogTable) -> None:
+        """Note, after a statement, the rows of its table: if others change it, they can no longer be determined."""
+        with self._resolving():
+            member = self._life.members.of(participant)
+            if not member.rests_on_rows or member.only_appends or participant.purpose.drops:
+                return
+            participant.read_source()
+            member.is_kept = not self._life.reads.has_changes(member.catalog, member.target)
 
     def conflicts(self) -> list[Conflict]:
-        """Reserve what the commit will need, in its order, so that nothing changes any more, and look.
+        """Reserve what the commit will need, so that nothing changes any more, and return what it would refuse.
 
         Raises
         ------
         WriteConflictError
-            Nothing can be merged: it cannot be reserved, or what was read has changed.
+            Nothing can be merged: a table cannot be reserved, or what was read has changed.
         """
-        life, members = self._life, self._life.members.taking_part()
-        if life.lease is None or not members:
-            return []
-        for member in members:
-            if not member.written:
-                raise failures.unwritten(member, life.id)
-        life.driver().reserve([*life.reads.claims(), *(member.claim() for member in members)])
-        life.coordinator.contested(life.id)
-        life.reads.require_unread()
-        found = ((member, self._conflict(member)) for member in members if not member.only_appends)
-        return [Conflict(member.participant, error) for member, error in found if error is not None]
+        life = self._life
+        with self._resolving():
+            members = life.members.taking_part()
+            if life.lease is None or not members:
+                return []
+            for member in members:
+                if not member.written:
+                    raise failures.unwritten(member, life.id)
+            life.driver().reserve([*life.reads.claims(), *(member.claim() for member in members)])
+            life.coordinator.contested(life.id)
+            life.reads.require_unread()
+            found = ((member, self._conflict(member)) for member in members if not member.only_appends)
+            return [Conflict(member.participant, error) for member, error in found if error is not None]
 
     def _conflict(self, member: Enlisted) -> WriteConflictError | None:
         if (known := self._life.reads.conflict(member)) is not None:
@@ -90,16 +105,43 @@ class Merging:
         return None
 
     def state_before(self, conflict: Conflict) -> ReadSource:
-        """Return the source of a table as the transaction sees it without its own writes."""
-        return self._life.reads.before(conflict.catalog, conflict.path)
+        """Return the source of a table as it was when the transaction began; before :meth:`rebase`.
+
+        Raises
+        ------
+        SnapshotTooOldError
+            That state cannot be read.
+        TableNotExistError
+            There was no such table.
+        """
+        with self._resolving():
+            return self._life.reads.before(conflict.catalog, conflict.path)
 
     def rebase(self, conflict: Conflict) -> None:
-        """Let a table be as it is now for the transaction, and reserve it until its end."""
-        self._life.reserve([Claim.of_table(conflict.catalog, conflict.path, Mode.WRITE)])
-        self._life.reads.rebase(conflict.catalog, conflict.path)
+        """See a table as it is now, and keep others from changing it until the end of the transaction.
+
+        Raises
+        ------
+        WriteConflictError
+            Another transaction writes a partition of it for too long.
+        """
+        with self._resolving():
+            self._life.reserve([Claim.of_table(conflict.catalog, conflict.path, Mode.WRITE)])
+            self._life.reads.rebase(conflict.catalog, conflict.path)
 
     def state_now(self, conflict: Conflict) -> ReadSource:
-        """Return the source of a table as others have left it."""
+        """Return the source of a table as others have left it; after :meth:`rebase`.
+
+        Raises
+        ------
+        TableNotExistError
+            They have dropped it.
+        """
         assert isinstance(conflict.catalog, SupportsSnapshots)  # Its former state was readable.
-        with concerning(conflict.path, self._life.id):
+        with self._resolving(), concerning(conflict.path, self._life.id):
             return conflict.catalog.read_source_before(conflict.path, ())
+
+    def refuse(self, conflict: Conflict, cause: BaseException | None = None) -> NoReturn:
+        """Raise the error of a conflict that is not resolved."""
+        with self._resolving():
+            raise conflict.error from cause

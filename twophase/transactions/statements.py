@@ -46,7 +46,8 @@ class Statements(TransactionView):
     def __init__(self, life: Lifecycle, *, read_only: bool) -> None:
         super().__init__(life)
         self._read_only = read_only
-        self._merging: Merging | None = None
+        #: None unless conflicts are resolved before the commit: :meth:`Transaction.will_merge`.
+        self.merging: Merging | None = None
 
     def require_own(self) -> None:
         """Refuse to work on the parent's transaction in a forked child.
@@ -210,7 +211,7 @@ class Statements(TransactionView):
             try:
                 with self._life.fenced():
                     self._life.contend(catalog, path, purpose)
-                    if self._merging is not None and not purpose.of_database:
+                    if self.merging is not None and not purpose.of_database:
                         self._life.reads.note_base(catalog, path)
                     with concerning(path):
                         participant = plan(context)
@@ -229,7 +230,7 @@ class Statements(TransactionView):
         """Refuse a statement whose table others have changed, unless the commit, or the user, compares it later."""
         if resolves is not None:
             self._life.reads.require_base(catalog, path)
-        is_merged = self._merging is not None and (is_whole or purpose.replaces)
+        is_merged = self.merging is not None and (is_whole or purpose.replaces)
         if purpose is Purpose.INSERT_INTO or is_merged:
             self._life.reads.require_same_columns(catalog, path)
         else:

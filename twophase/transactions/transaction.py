@@ -6,14 +6,12 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from types import MappingProxyType
-from typing import NoReturn
 
 from twophase.catalog import (
     Catalog,
     OpenSnapshot,
     TwoPhaseCatalogTable,
 )
-from twophase.catalog.reading import ReadSource
 from twophase.config.settings import duration
 from twophase.errors import ConfigurationError
 from twophase.model import Isolation, ObjectPath
@@ -21,13 +19,12 @@ from twophase.protocol.states import TransactionState
 from twophase.redaction import logger
 from twophase.timeline.reservations import Mode
 from twophase.transactions import failures
-from twophase.transactions.cancellation import Cancellation
 from twophase.transactions.conflicts import Claim, Contention, timed_out
 from twophase.transactions.ddl_statements import DdlStatements
 from twophase.transactions.end_reports import EndReports
 from twophase.transactions.ending import Ending
 from twophase.transactions.lifecycle import Lifecycle, TransactionServices
-from twophase.transactions.merging import Conflict, Merging
+from twophase.transactions.merging import Merging
 from twophase.transactions.savepoints import Savepoint, Savepoints
 
 __all__ = ["Transaction", "TransactionState"]
@@ -85,7 +82,7 @@ class Transaction(DdlStatements):
         self._end_reports = EndReports()
         self._end_reports.add(self._life.reads.close)
         self._end_reports.add(self._life.report_end)
-        self._cancellation = Cancellation(transaction_id)
+        self._cancels: list[Callable[[str, str], None]] = []
         self._savepoints = Savepoints(self._life)
         self._reverts: list[Callable[[str, list[TwoPhaseCatalogTable]], None]] = []
         self._find_table: Callable[[str], tuple[Catalog, ObjectPath]] | None = None
@@ -276,14 +273,19 @@ class Transaction(DdlStatements):
         cancel : callable
             Called with the transaction's id and the reason, on a thread of its own. Registered once.
         """
-        self._cancellation.add(cancel)
+        if cancel not in self._cancels:
+            self._cancels.append(cancel)
 
     def on_lost(self) -> None:
         """Cancel the running jobs: another transaction, or a recovery, has rolled this one back."""
         if self._life.lease is None or not self._life.is_open:
             return
         self._life.lease.lost = True
-        self._cancellation.request(f"transaction {self._life.id} was rolled back by another process")
+        self._cancel_jobs(f"transaction {self._life.id} was rolled back by another process")
+
+    def _cancel_jobs(self, reason: str) -> None:
+        for cancel in self._cancels:
+            threading.Thread(target=cancel, args=(self.id, reason), name="twophase-cancel", daemon=True).start()
 
     def on_timeout(self) -> None:
         """Roll it back, because its time is over, unless it has decided to commit."""
@@ -293,7 +295,7 @@ class Transaction(DdlStatements):
 
     def _time_out(self) -> None:
         error = timed_out(self._life.id)
-        self._cancellation.request(error.message)
+        self._cancel_jobs(error.message)
         with self._life.lock:
             self._life.has_timed_out = self._life.is_open
         try:
@@ -308,111 +310,7 @@ class Transaction(DdlStatements):
 
         The transaction reads a snapshot.
         """
-        self._merging = Merging(self._life)
-
-    @property
-    def merges(self) -> bool:
-        """Whether :meth:`will_merge` was called."""
-        return self._merging is not None
-
-    def keep_rows(self, participant: TwoPhaseCatalogTable) -> None:
-        """Note, after a statement, what its table then is: later it could no longer be determined, if others change it.
-
-        Parameters
-        ----------
-        participant : TwoPhaseCatalogTable
-            From :meth:`stage`, written.
-        """
-        with self._resolving() as merging:
-            merging.keep_rows(self._life.members.of(participant))
-
-    def conflicts(self) -> list[Conflict]:
-        """Reserve what the commit will need, and return the tables of which it would refuse the rows.
-
-        Returns
-        -------
-        list of Conflict
-
-        Raises
-        ------
-        WriteConflictError
-            The commit will be refused in any case: a table that the transaction has read has changed, or another one
-            keeps a table for too long.
-        """
-        with self._resolving() as merging:
-            return merging.conflicts()
-
-    def state_before(self, conflict: Conflict) -> ReadSource:
-        """Return the source of a table as it was when the transaction began; before :meth:`rebase`.
-
-        Parameters
-        ----------
-        conflict : Conflict
-
-        Raises
-        ------
-        SnapshotTooOldError
-            That state cannot be read.
-        TableNotExistError
-            There was no such table.
-        """
-        with self._resolving() as merging:
-            return merging.state_before(conflict)
-
-    def rebase(self, conflict: Conflict) -> None:
-        """See a table as it is now, and keep others from changing it until the end of the transaction.
-
-        Parameters
-        ----------
-        conflict : Conflict
-            Its answer is then staged by :meth:`stage`.
-
-        Raises
-        ------
-        WriteConflictError
-            Another transaction writes a partition of it for too long.
-        """
-        with self._resolving() as merging:
-            merging.rebase(conflict)
-
-    def state_now(self, conflict: Conflict) -> ReadSource:
-        """Return the source of a table as others have left it; after :meth:`rebase`.
-
-        Parameters
-        ----------
-        conflict : Conflict
-
-        Raises
-        ------
-        TableNotExistError
-            They have dropped it.
-        """
-        with self._resolving() as merging:
-            return merging.state_now(conflict)
-
-    def refuse(self, conflict: Conflict, cause: BaseException | None = None) -> NoReturn:
-        """Raise the error of a conflict that is not resolved.
-
-        Parameters
-        ----------
-        conflict : Conflict
-        cause : BaseException, optional
-
-        Raises
-        ------
-        WriteConflictError
-        """
-        with self._resolving():
-            raise conflict.error from cause
-
-    @contextmanager
-    def _resolving(self) -> Iterator[Merging]:
-        self.require_own()
-        assert self._merging is not None
-        with self._life.lock:
-            self._life.require_open()
-            with self._life.fenced():
-                yield self._merging
+        self.merging = Merging(self._life)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

@@ -7,9 +7,10 @@ from typing import Any
 
 from twophase.catalog import Catalog, TwoPhaseCatalogTable
 from twophase.catalog.reading import ReadSource
-from twophase.model import Isolation, Level, ObjectPath, Purpose, TableDefinition
+from twophase.model import Isolation, Level, ObjectPath, Purpose
 from twophase.protocol.states import TransactionState
 from twophase.transactions import failures
+from twophase.transactions.driver import Enlisted
 from twophase.transactions.lifecycle import Lifecycle
 
 
@@ -132,35 +133,15 @@ class TransactionView:
         )
         return dropped, written
 
-    def redefines(self, participant: TwoPhaseCatalogTable) -> bool:
-        """Return whether this transaction creates or replaces the table of a participant, rather than only its rows.
+    def member(self, participant: TwoPhaseCatalogTable) -> Enlisted:
+        """Return the state of a participant in this transaction.
 
         Parameters
         ----------
         participant : TwoPhaseCatalogTable
-            From :meth:`find`.
+            From :meth:`find`, or from :meth:`stage`.
         """
-        return self._life.members.of(participant).redefines
-
-    def alters(self, participant: TwoPhaseCatalogTable) -> bool:
-        """Return whether this transaction changes the definition of a participant's table by ALTER TABLE.
-
-        Parameters
-        ----------
-        participant : TwoPhaseCatalogTable
-            From :meth:`find`.
-        """
-        return self._life.members.of(participant).alters
-
-    def is_discarded(self, participant: TwoPhaseCatalogTable) -> bool:
-        """Return whether the statement of a participant was rolled back inside this transaction.
-
-        Parameters
-        ----------
-        participant : TwoPhaseCatalogTable
-            From :meth:`stage`.
-        """
-        return self._life.members.of(participant).is_discarded
+        return self._life.members.of(participant)
 
     def require_written(self, participant: TwoPhaseCatalogTable) -> None:
         """Refuse to read rows that a statement in another thread has not finished writing.
@@ -176,7 +157,7 @@ class TransactionView:
             It is still being written.
         """
         self._life.require_open()
-        member = self._life.members.of(participant)
+        member = self.member(participant)
         if not member.written:
             raise failures.being_written(member, self._life.id)
 
@@ -194,37 +175,10 @@ class TransactionView:
         ------
         SnapshotTooOldError
         """
-        member = self._life.members.of(participant)
+        member = self.member(participant)
         if not member.is_read and member.rests_on_rows:
             self._life.reads.require_base_unchanged(member.catalog, participant.path, is_kept=member.is_kept)
         member.is_read = True
-
-    def definition(self, participant: TwoPhaseCatalogTable) -> TableDefinition | None:
-        """Return the definition of a table in this transaction after the statement of one participant.
-
-        Parameters
-        ----------
-        participant : TwoPhaseCatalogTable
-            From :meth:`find`.
-
-        Returns
-        -------
-        TableDefinition or None
-            None if :meth:`defines` was not called.
-        """
-        return self._life.members.of(participant).definition
-
-    def defines(self, participant: TwoPhaseCatalogTable, definition: TableDefinition) -> None:
-        """Store the definition of a table after a finished statement, so that later statements need not load it.
-
-        Parameters
-        ----------
-        participant : TwoPhaseCatalogTable
-            From :meth:`stage`, written.
-        definition : TableDefinition
-            The definition of the whole table; for an insert, not that of the rows.
-        """
-        self._life.members.of(participant).definition = definition
 
     # -- the tables that it reads -----------------------------------------------------------------------------------
 

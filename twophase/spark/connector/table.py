@@ -287,7 +287,7 @@ def _run_insert(
 ) -> None:
     purpose = Purpose.INSERT_INTO if scope is None else Purpose.INSERT_OVERWRITE
     context = StatementContext.of(session)
-    is_merged = context.joined is not None and context.joined.merges  # Then the end of the block compares.
+    is_merged = context.joined is not None and context.joined.merging is not None  # Then the end of the block compares.
     if scope is not None and scope.version is None and not is_merged:
         scope = replace(scope, version=version_read(session.jvm, df, catalog, path))
     statement = open_statement(context, catalog, path, rows, purpose, scope)
@@ -322,7 +322,7 @@ class StagedTable(TableProxy):
 
     def _require_as_read(self, df: Any) -> None:
         """Refuse rows that were read from the replaced table before another writer changed it."""
-        if self._statement.transaction.merges:
+        if self._statement.transaction.merging is not None:
             return  # The end of the block compares.
         version = version_read(self._jvm, df, self._catalog, self._path)
         if version is not None and self._catalog.table_version(self._path) != version:

@@ -322,7 +322,7 @@ class Targets:
         """The definition of a table that the surrounding transaction creates or replaces; otherwise None."""
         transaction = active.current_transaction(self._session)
         participant = transaction.find(target.catalog.name, target.path) if transaction else None
-        if transaction is None or participant is None or not transaction.redefines(participant):
+        if transaction is None or participant is None or not transaction.member(participant).redefines:
             return None
         return self.staged_definition(target)
 
