@@ -23,8 +23,6 @@ class VisibilityChapter(SuiteBase):
     @each_purpose
     @quick
     def test_nothing_is_visible_before_commit(self, driver: Driver, path: ObjectPath, purpose: Purpose) -> None:
-        if not self.declares(driver, path, purpose):
-            return
         old = driver.ready(path, purpose)
         before, names = driver.state(path), driver.catalog.list_tables(path.database)
         participant = driver.offer(path, purpose)
@@ -42,8 +40,6 @@ class VisibilityChapter(SuiteBase):
 
     @each_purpose
     def test_the_level_is_reported_with_its_reason(self, driver: Driver, path: ObjectPath, purpose: Purpose) -> None:
-        if not self.declares(driver, path, purpose):
-            return
         driver.ready(path, purpose)
         participant = driver.staged(path, purpose)
         assert Level.BEST_EFFORT < participant.level <= self.capabilities.max_level
@@ -67,8 +63,6 @@ class IdempotenceChapter(SuiteBase):
     @each_purpose
     @quick
     def test_each_method_twice_is_as_once(self, driver: Driver, path: ObjectPath, purpose: Purpose) -> None:
-        if not self.declares(driver, path, purpose):
-            return
         old = driver.ready(path, purpose)
         participant = driver.offer(path, purpose)
         assert participant is not None
@@ -86,8 +80,6 @@ class IdempotenceChapter(SuiteBase):
     def test_repeating_a_commit_does_not_undo_a_later_writer(
         self, driver: Driver, path: ObjectPath, purpose: Purpose
     ) -> None:
-        if not self.declares(driver, path, purpose):
-            return
         driver.ready(path, purpose)
         participant = driver.published(path, purpose, OLD)
         participant.commit()
@@ -105,8 +97,6 @@ class IdempotenceChapter(SuiteBase):
     def test_abort_after_commit_keeps_what_is_published(
         self, driver: Driver, path: ObjectPath, purpose: Purpose
     ) -> None:
-        if not self.declares(driver, path, purpose):
-            return
         old = driver.ready(path, purpose)
         participant = driver.staged(path, purpose)
         participant.commit()
@@ -121,8 +111,6 @@ class IdempotenceChapter(SuiteBase):
     @each_purpose
     @pytest.mark.parametrize("until", ["offer", "begin", "write", "prepare"])
     def test_abort_leaves_nothing(self, driver: Driver, path: ObjectPath, purpose: Purpose, until: str) -> None:
-        if not self.declares(driver, path, purpose):
-            return
         driver.ready(path, purpose)
         before, names = driver.state(path), driver.catalog.list_tables(path.database)
         participant = self._until(driver, path, purpose, until)
@@ -158,8 +146,6 @@ class OutcomeChapter(SuiteBase):
     @each_purpose
     @quick
     def test_the_outcome_is_true_in_every_state(self, driver: Driver, path: ObjectPath, purpose: Purpose) -> None:
-        if not self.declares(driver, path, purpose):
-            return
         driver.ready(path, purpose)
         participant = driver.offer(path, purpose)
         assert participant is not None
@@ -178,8 +164,6 @@ class OutcomeChapter(SuiteBase):
 
     @each_purpose
     def test_what_was_aborted_is_not_published(self, driver: Driver, path: ObjectPath, purpose: Purpose) -> None:
-        if not self.declares(driver, path, purpose):
-            return
         driver.ready(path, purpose)
         participant = driver.staged(path, purpose)
         participant.abort()
@@ -233,8 +217,6 @@ class OwnershipChapter(SuiteBase):
 
     @each_purpose
     def test_a_loser_that_aborts_late_touches_nothing(self, driver: Driver, path: ObjectPath, purpose: Purpose) -> None:
-        if not self.declares(driver, path, purpose):
-            return
         old = driver.ready(path, purpose)
         winner, loser = driver.staged(path, purpose, NEW), driver.staged(path, purpose, OLD)
         loser.abort()
@@ -312,8 +294,6 @@ class DocumentChapter(SuiteBase):
         purpose: Purpose,
         fresh_process: FreshProcess | None,
     ) -> None:
-        if not self.declares(driver, path, purpose):
-            return
         old = driver.ready(path, purpose)
         participant = driver.staged(path, purpose)
         answer = in_fresh_process(participant, fresh_process)
@@ -334,8 +314,6 @@ class DocumentChapter(SuiteBase):
     @pytest.mark.parametrize("known", ["before preparing", "after preparing"])
     def test_a_survivor_can_abort(self, driver: Driver, path: ObjectPath, purpose: Purpose, known: str) -> None:
         """The changes of ``prepare()`` are recorded with the decision: an abort may have to do without them."""
-        if not self.declares(driver, path, purpose):
-            return
         driver.ready(path, purpose)
         before = driver.state(path)
         participant = driver.written(path, purpose)
@@ -357,8 +335,6 @@ class DocumentChapter(SuiteBase):
     @each_purpose
     @quick
     def test_no_secret_is_shown(self, driver: Driver, path: ObjectPath, purpose: Purpose, secrets: list[str]) -> None:
-        if not self.declares(driver, path, purpose):
-            return
         driver.ready(path, purpose)
         for options in ({}, {"password": SECRET}):
             try:

@@ -44,8 +44,6 @@ class TransactionChapter(SuiteBase):
     def test_two_tables_appear_together(
         self, driver: Driver, path: ObjectPath, purpose: Purpose, coordinator: Coordinator
     ) -> None:
-        if not self.declares(driver, path, purpose):
-            return
         other = ObjectPath.of(path.database, "other")
         old = [driver.ready(target, purpose) for target in (path, other)]
         before = [driver.state(target) for target in (path, other)]
@@ -64,8 +62,6 @@ class TransactionChapter(SuiteBase):
     def test_two_tables_are_given_up_together(
         self, driver: Driver, path: ObjectPath, purpose: Purpose, coordinator: Coordinator
     ) -> None:
-        if not self.declares(driver, path, purpose):
-            return
         other = ObjectPath.of(path.database, "other")
         for target in (path, other):
             driver.ready(target, purpose)
@@ -141,8 +137,6 @@ class TransactionChapter(SuiteBase):
         self, driver: Driver, path: ObjectPath, purpose: Purpose
     ) -> None:
         """By later statements of its transaction, if the catalog supports it."""
-        if not self.declares(driver, path, purpose):
-            return
         old = driver.ready(path, purpose)
         participant = driver.staged(path, purpose)
         source = participant.read_source()
@@ -176,8 +170,6 @@ class TransactionChapter(SuiteBase):
     def test_a_record_is_written_by_the_transaction_that_publishes(
         self, driver: Driver, path: ObjectPath, purpose: Purpose
     ) -> None:
-        if not self.declares(driver, path, purpose):
-            return
         old = driver.ready(path, purpose)
         before = driver.state(path)
         recording = driver.catalog
@@ -203,8 +195,6 @@ class TransactionChapter(SuiteBase):
     def test_a_publish_is_undone_only_where_that_is_declared(
         self, driver: Driver, path: ObjectPath, purpose: Purpose
     ) -> None:
-        if not self.declares(driver, path, purpose):
-            return
         old = driver.ready(path, purpose)
         before = driver.state(path)
         participant = driver.staged(path, purpose)
@@ -284,8 +274,6 @@ class TransactionChapter(SuiteBase):
     def test_what_was_undone_is_published_again_wholly_or_not_at_all(
         self, driver: Driver, path: ObjectPath, purpose: Purpose
     ) -> None:
-        if not self.declares(driver, path, purpose):
-            return
         old = driver.ready(path, purpose)
         before = driver.state(path)
         participant = driver.staged(path, purpose)
@@ -345,8 +333,6 @@ class LeftoversChapter(SuiteBase):
 
     @each_purpose
     def test_what_the_dead_left_is_found_and_removed(self, driver: Driver, path: ObjectPath, purpose: Purpose) -> None:
-        if not self.declares(driver, path, purpose):
-            return
         driver.ready(path, purpose)
         before = driver.state(path)
         dead = driver.staged(path, purpose)
