@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
 from twophase.catalog import (
+    Catalog,
     SupportsStagedDatabases,
     SupportsStagedRename,
     TwoPhaseCatalogTable,
@@ -14,7 +15,7 @@ from twophase.catalog import (
 )
 from twophase.model import ObjectPath, Purpose, WriteContext
 from twophase.transactions import failures
-from twophase.transactions.statements import Statements
+from twophase.transactions.statements import Plan, Statements
 
 
 class DdlStatements(Statements):
@@ -76,13 +77,8 @@ class DdlStatements(Statements):
         TwoPhaseError
             As :meth:`stage`.
         """
-
-        def plan(context: WriteContext) -> TwoPhaseCatalogTable | None:
-            return catalog.two_phase_leave_table(path, arriving, context=context)
-
-        participant = self._stage(catalog, path, Purpose.DROP_TABLE, plan)
-        assert participant is not None
-        return participant
+        plan = partial(catalog.two_phase_leave_table, path, arriving)
+        return self._staged(catalog, path, Purpose.DROP_TABLE, plan)
 
     def stage_create_database(
         self, catalog: SupportsStagedDatabases, database: str, properties: Mapping[str, str]
@@ -110,12 +106,8 @@ class DdlStatements(Statements):
         """
         if self.drops_database(catalog, database):
             raise failures.dropped_database(catalog.name, database, self.id)
-        return self._stage_database(
-            catalog,
-            database,
-            Purpose.CREATE_DATABASE,
-            lambda context: staged_databases.plan_create(catalog, database, properties, context),
-        )
+        plan = partial(staged_databases.plan_create, catalog, database, properties)
+        return self._staged(catalog, ObjectPath((), database), Purpose.CREATE_DATABASE, plan)
 
     def stage_drop_database(self, catalog: SupportsStagedDatabases, database: str) -> TwoPhaseCatalogTable:
         """Request a participant that drops a database without tables, and record it; :meth:`write_nothing` follows.
@@ -145,15 +137,9 @@ class DdlStatements(Statements):
         if made:
             raise staged_databases.not_empty(database, made)
         plan = partial(staged_databases.plan_drop, catalog, database, gone)
-        return self._stage_database(catalog, database, Purpose.DROP_DATABASE, plan)
+        return self._staged(catalog, ObjectPath((), database), Purpose.DROP_DATABASE, plan)
 
-    def _stage_database(
-        self,
-        catalog: SupportsStagedDatabases,
-        database: str,
-        purpose: Purpose,
-        plan: Callable[[WriteContext], TwoPhaseCatalogTable | None],
-    ) -> TwoPhaseCatalogTable:
-        participant = self._stage(catalog, ObjectPath((), database), purpose, plan)
-        assert participant is not None
+    def _staged(self, catalog: Catalog, path: ObjectPath, purpose: Purpose, plan: Plan) -> TwoPhaseCatalogTable:
+        participant = self._stage(catalog, path, purpose, plan)
+        assert participant is not None  # These plans never answer None.
         return participant

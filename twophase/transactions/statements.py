@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from twophase.catalog import (
@@ -31,6 +32,9 @@ from twophase.transactions.view import TransactionView
 
 BEGIN = Failpoint("core.begin")
 WRITE = Failpoint("core.write")
+
+#: Requests a participant from a catalog, given the ``context`` of its statement; None if the store cannot do it.
+Plan = Callable[..., TwoPhaseCatalogTable | None]
 
 
 class Statements(TransactionView):
@@ -111,17 +115,14 @@ class Statements(TransactionView):
         TwoPhaseError
             This transaction has been published: no statement can join it any more.
         """
-
-        def plan(context: WriteContext) -> TwoPhaseCatalogTable | None:
-            return catalog.two_phase_create_table(
-                path,
-                definition,
-                purpose=purpose,
-                ignore_if_exists=ignore_if_exists,
-                is_streaming_mode=is_streaming_mode,
-                context=context,
-            )
-
+        plan = partial(
+            catalog.two_phase_create_table,
+            path,
+            definition,
+            purpose=purpose,
+            ignore_if_exists=ignore_if_exists,
+            is_streaming_mode=is_streaming_mode,
+        )
         return self._stage(
             catalog, path, purpose, plan, overwrite=overwrite, autocommit=autocommit, resolves=resolves, alters=alters
         )
@@ -149,11 +150,7 @@ class Statements(TransactionView):
         TwoPhaseError
             As :meth:`stage`.
         """
-
-        def plan(context: WriteContext) -> TwoPhaseCatalogTable | None:
-            return catalog.two_phase_drop_table(path, purge=purge, context=context)
-
-        return self._stage(catalog, path, Purpose.DROP_TABLE, plan)
+        return self._stage(catalog, path, Purpose.DROP_TABLE, partial(catalog.two_phase_drop_table, path, purge=purge))
 
     def stage_alter(
         self, catalog: SupportsStagedAlter, path: ObjectPath, changes: Sequence[TableChange]
@@ -176,18 +173,14 @@ class Statements(TransactionView):
         TwoPhaseError
             As :meth:`stage`.
         """
-
-        def plan(context: WriteContext) -> TwoPhaseCatalogTable | None:
-            return catalog.two_phase_alter_table(path, changes, context=context)
-
-        return self._stage(catalog, path, Purpose.ALTER_TABLE, plan)
+        return self._stage(catalog, path, Purpose.ALTER_TABLE, partial(catalog.two_phase_alter_table, path, changes))
 
     def _stage(
         self,
         catalog: Catalog,
         path: ObjectPath,
         purpose: Purpose,
-        plan: Callable[[WriteContext], TwoPhaseCatalogTable | None],
+        plan: Plan,
         *,
         overwrite: OverwriteScope | None = None,
         autocommit: bool = False,
@@ -214,7 +207,7 @@ class Statements(TransactionView):
                     if self.merging is not None and not purpose.of_database:
                         self._life.reads.note_base(catalog, path)
                     with concerning(path):
-                        participant = plan(context)
+                        participant = plan(context=context)
                     if participant is not None:
                         require_participant(participant, catalog, path, self._life.id)
                         self._require_unchanged(catalog, path, purpose, is_whole=is_whole, resolves=resolves)
