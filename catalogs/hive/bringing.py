@@ -13,7 +13,7 @@ import pyarrow as pa
 from twophase.catalogs.hive import ddl, policies
 from twophase.catalogs.hive.columns import DEFAULTS, Columns, is_plain
 from twophase.catalogs.hive.evolution import ALTER, Evolution
-from twophase.catalogs.hive.readers import reads
+from twophase.catalogs.hive.readers import has_default, reads
 from twophase.catalogs.hive.store import HiveStore
 from twophase.catalogs.hive.tables import HiveTable
 from twophase.errors import CatalogError
@@ -123,8 +123,10 @@ class _Bringing(Evolution):
         self._check_name(path, None)
         anchor = None if change.position is None else change.position.anchor
         beside = self._schema.by_id(anchor).name if isinstance(anchor, int) else str(anchor or "")
-        behind = len(path) == 1 and beside.lower() in self._partition
-        self._do(replace(change, position=self._behind(path)) if behind else change)
+        is_last = beside.lower() in self._partition or (
+            self._provider == "parquet" and any(map(has_default, self._schema))
+        )
+        self._do(replace(change, position=self._last()) if len(path) == 1 and is_last else change)
 
     def _widen(self, change: ChangeType) -> None:
         node = self._schema.find(change.path)

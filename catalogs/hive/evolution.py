@@ -22,7 +22,7 @@ from twophase.catalogs.hive import policies
 from twophase.catalogs.hive.columns import DEFAULTS, HELD, OPAQUE, Columns, is_plain
 from twophase.catalogs.hive.definitions import FIELD_IDS
 from twophase.catalogs.hive.orc_files import nameless
-from twophase.catalogs.hive.readers import NATIVE, keeps_positions, orc_misreads, reads
+from twophase.catalogs.hive.readers import NATIVE, keeps_positions, orc_misreads, parquet_misreads, reads
 from twophase.catalogs.hive.store import HiveStore
 from twophase.catalogs.hive.tables import HiveTable, Located
 from twophase.errors import CatalogError
@@ -148,6 +148,7 @@ class Evolution:
         self._reads_by_ids = table.provider != "parquet" or store.metastore.reads_by_ids
         self._by_position = store.metastore.reads_by_position(table) if table.provider == "orc" else None
         self._files, self._location = store.files, table.location
+        self._is_empty: Callable[[], bool] = lambda: is_empty(store, table)
         self._partition_places: Callable[[], list[str]] = lambda: store.metastore.partition_locations(Located.of(table))
         self._has_ids = columns.has_ids
         self._schema = columns.schema
@@ -180,10 +181,13 @@ class Evolution:
     def _do(self, change: Change, policy: str | PromotionPolicy = NATIVE) -> None:
         before = self._schema
         self._schema = apply_changes(before, change, promotion=policy)
-        if self._provider == "orc" and (why := self._misread(before)) is not None:
+        if (why := self._misread(before)) is not None:
             self._rewrite(why)
 
     def _misread(self, before: Schema) -> str | None:
+        if self._provider == "parquet":
+            why = parquet_misreads(before, self._schema, self._partition)
+            return None if why is None or self._is_empty() else why
         if self._by_position is not None and _shape(before) != _shape(self._schema):
             return f"this session does not read ORC files by the names of their columns ({self._by_position})"
         why = orc_misreads(before, self._schema, has_former=bool(self._used))
@@ -244,9 +248,11 @@ class Evolution:
         )
 
     def _behind(self, path: tuple[str, ...]) -> Position | None:
+        return self._last() if len(path) == 1 and self._partition else None
+
+    def _last(self) -> Position:
         """Behind the last data column, and before the partition columns."""
-        data = [field.name for field in self._schema if field.name.lower() not in self._partition]
-        return after(data[-1]) if len(path) == 1 and self._partition else None
+        return after([field.name for field in self._schema if field.name.lower() not in self._partition][-1])
 
     def drop(self, change: TableChange) -> None:
         try:

@@ -5,10 +5,11 @@ The Parquet reader goes by the names of columns, or by field ids in a table that
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pyarrow as pa
 
+from twophase.catalogs.hive.columns import DEFAULTS, HELD
 from twophase.schema import Field, Schema, promotion_policy
 
 #: The formats whose tables evolve.
@@ -34,6 +35,45 @@ def _parquet_fails(old: pa.DataType, new: pa.DataType) -> bool:
     """Parquet has small integers as 32-bit ones."""
     small = pa.types.is_int8(old) or pa.types.is_int16(old)
     return small and pa.types.is_decimal(new) and new.precision - new.scale < 10
+
+
+def has_default(field: Field) -> bool:
+    """Whether old rows read a value in a column that their files lack.
+
+    Parameters
+    ----------
+    field : Field
+    """
+    return dict(field.metadata).get(HELD + DEFAULTS[1], "NULL").upper() != "NULL"
+
+
+def parquet_misreads(before: Schema, after: Schema, partition: Collection[str]) -> str | None:
+    """Why Spark's Parquet reader would not give old rows their defaults under changed columns; None if it would.
+
+    Without the vectorised reader (``spark.sql.parquet.enableVectorizedReader = false``) it counts the columns that a
+    file has, and takes those that it lacks for the last ones: another column's default would replace values, or not be
+    read. So what is before a column with a default has to be older than it, and what is behind it younger.
+
+    Parameters
+    ----------
+    before, after : Schema
+        With the same ids.
+    partition : collection of str
+        The partition columns in lower case, which no file has.
+    """
+    old, new = ([f for f in schema if f.name.lower() not in partition] for schema in (before, after))
+    left = {field.id for field in new}
+    known = [field.id for field in old]
+    for place, field in enumerate(new):
+        if not has_default(field):
+            continue
+        older = known[: known.index(field.id)] if field.id in known else left - {field.id}
+        if {other.id for other in new[:place]} != left & set(older):
+            return (
+                "Spark's Parquet reader, where it is not the vectorised one, takes the columns that a file lacks for "
+                f"the last ones, and would read old rows of {field.name} wrongly, which has a DEFAULT"
+            )
+    return None
 
 
 def _orc_fails(old: pa.DataType, new: pa.DataType) -> bool:

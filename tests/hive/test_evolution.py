@@ -412,6 +412,22 @@ def test_defaults_of_a_table_whose_columns_were_moved_are_set_and_dropped(
     spark.sql("INSERT INTO t (b) VALUES (4)")
     assert rows(spark, "SELECT b, a FROM t") == [(2, 1), (3, 7), (4, None)]
 
+    spark.sql("ALTER TABLE t ADD COLUMN d INT DEFAULT 5")
+    spark.sql("INSERT INTO t VALUES (5, 6, 1)")
+    early = ("ADD COLUMN x INT FIRST", "ADD COLUMN x INT DEFAULT 8 AFTER b", "ALTER COLUMN d FIRST")
+    for change in (*early, "ALTER COLUMN b AFTER d"):  # The reader that is not vectorised would take them for the last.
+        with pytest.raises(CatalogError, match=r"old rows of [dx] wrongly.*twophase\.alter"):
+            spark.sql(f"ALTER TABLE t {change}")
+    spark.sql("ALTER TABLE t ALTER COLUMN a FIRST")
+    spark.sql("SELECT 9L AS b, 9 AS brought").write.option("mergeSchema", "true").insertInto(t)
+    assert spark.table(t).columns == ["a", "b", "d", "brought"]
+    expected = [(2, 1, 5), (3, 7, 5), (4, None, 5), (5, 6, 1), (9, None, 5)]
+    assert rows(spark, "SELECT b, a, d FROM t") == expected
+    spark.sql("ALTER TABLE t SET TBLPROPERTIES ('twophase.alter' = 'rewrite')")
+    spark.sql("ALTER TABLE t ALTER COLUMN d FIRST")
+    assert rows(spark, "SELECT b, a, d FROM t") == expected
+    assert rows(spark, "SELECT b FROM t WHERE d = 1") == [(5,)]
+
 
 def test_columns_are_added_behind_those_that_a_metastore_has_refused(spark: SparkSession, t: str) -> None:
     made(spark, "SELECT 1 AS a, 'x' AS b", ids=False)

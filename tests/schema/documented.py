@@ -35,8 +35,8 @@ NO_POLICY = "UNSET TBLPROPERTIES IF EXISTS ('twophase.promotion', 'twophase.on_c
 #: By the first cell of its row, the changes, of which the last one is it.
 CHANGES: dict[str, tuple[str, ...]] = {
     "`ADD COLUMN`": ("ADD COLUMN added INT",),
-    "... with `DEFAULT`": ("ADD COLUMN given INT DEFAULT 7",),
     "... `FIRST`, `AFTER`": ("ADD COLUMN placed INT AFTER id",),
+    "... with `DEFAULT`": ("ADD COLUMN given INT DEFAULT 7",),
     "`DROP COLUMN`": ("DROP COLUMN gone",),
     "`RENAME COLUMN`": ("RENAME COLUMN name TO label",),
     "`ALTER COLUMN ... TYPE`, policy `exact`": ("ALTER COLUMN k_exact TYPE BIGINT",),

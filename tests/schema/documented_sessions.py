@@ -34,6 +34,10 @@ CHANGES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (),
         ("ADD COLUMN n INT", "ADD COLUMN o INT FIRST", "ADD COLUMN q INT AFTER id", "ADD COLUMN r INT DEFAULT 7"),
     ),
+    "... a `DEFAULT` that does not come last; what comes before or passes a column that has one": (
+        (),
+        ("ADD COLUMN early INT DEFAULT 8 FIRST",),
+    ),
     "`ADD COLUMN` by a name that files have for a dropped or renamed column": (
         ("DROP COLUMN gone",),
         ("ADD COLUMN gone STRING",),
