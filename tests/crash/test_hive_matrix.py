@@ -82,8 +82,8 @@ LIKE_OTHERS = {
 #: Where an ALTER TABLE is published by a call of its own, and that is undone; elsewhere it comes with rows.
 ALTERED_ALONE = {"alter", "an outsider comes after an alter"}
 
-#: The renames that are tried first: of one table, and in a cycle, which takes each of their steps.
-FIRST_RENAMES = ("rename", "exchange names")
+#: The renames that are tried first: in a cycle, which takes each step of a single one, too.
+FIRST_RENAMES = ("exchange names",)
 
 #: The steps that write rows, where nothing is visible yet.
 WRITING = {"core.write", "hive.pointer.write", "hive.rename.write", "rows.file", "rows.success"}

@@ -43,6 +43,8 @@ CREATING = ("default.", "pg.", "lite.", "maria.")
 DROPPING, WRITING = CREATING[1:], CREATING[1:3]
 OF_DATABASES = ["postgresql", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("sqlite", "mariadb"))]
 WITH_ROWS = OF_DATABASES[:2]
+#: Those that exchange names beside other blocks and writers.
+BESIDE_OTHERS = [pytest.param("session", marks=pytest.mark.exhaustive), *OF_DATABASES, "lakehouse"]
 
 
 @pytest.fixture(scope="module")
@@ -364,7 +366,7 @@ def test_tables_that_exchange_their_names_are_seen_by_the_block_and_published_or
 
 
 @pytest.mark.promise("isolation", "a block that began before an exchange of names reads no table by the other's name")
-@pytest.mark.parametrize("table", ["session", *OF_DATABASES, "lakehouse"], indirect=True)
+@pytest.mark.parametrize("table", BESIDE_OTHERS, indirect=True)
 def test_a_block_that_began_before_an_exchange_reads_no_table_by_the_name_of_the_other(
     spark: SparkSession, table: Callable[[str], str]
 ) -> None:
@@ -431,7 +433,7 @@ def test_a_name_that_is_left_or_dropped_is_given_again(spark: SparkSession, tabl
 
 
 @pytest.mark.promise("ddl-in-blocks", "what others write to one of exchanged tables, by either name, is not lost")
-@pytest.mark.parametrize("table", ["session", *OF_DATABASES, "lakehouse"], indirect=True)
+@pytest.mark.parametrize("table", BESIDE_OTHERS, indirect=True)
 def test_an_exchange_of_names_conflicts_with_the_changes_of_others(
     spark: SparkSession, table: Callable[[str], str]
 ) -> None:
