@@ -38,9 +38,11 @@ from twophase.transactions import failures
 _LOCATION = "metadata_location"
 #: Of a document: whether the change makes a snapshot that names its transaction.
 _NAMED = "named"
+#: Of the document of a rename: the metadata file of the table that gets the name.
+_LEFT = "left"
 
 
-def replaced_state(current: Loaded | None, *, named: bool = True) -> dict[str, Any]:
+def replaced_state(current: Loaded | None, *, named: bool = True, left: str | None = None) -> dict[str, Any]:
     """The document of the state that a publish replaces; None if it creates the table.
 
     Parameters
@@ -48,8 +50,12 @@ def replaced_state(current: Loaded | None, *, named: bool = True) -> dict[str, A
     current : Loaded or None
     named : bool
         Whether the publish makes a snapshot that names its transaction.
+    left : str, optional
+        The metadata file at which the publish points, if it makes none of its own.
     """
-    place = {_LOCATION: None if current is None else current.location}
+    place: dict[str, Any] = {_LOCATION: None if current is None else current.location}
+    if left is not None:
+        place[_LEFT] = left
     return place if named else {**place, _NAMED: False}
 
 
@@ -95,6 +101,8 @@ def is_as_left(lakehouse: Lakehouse, path: ObjectPath, change: Change, later: Se
         current = _loaded_before(lakehouse, path, current, later)
     if current is None:
         return False
+    if isinstance(change.before, dict) and (left := change.before.get(_LEFT)) is not None:
+        return current.metadata == lakehouse.store.metadata(path, left)
     if current_id(current.metadata) != now and all(change.alters for change in later):
         return False  # An ALTER TABLE commits no snapshot: that is another writer's.
     snapshot = current.metadata.current_snapshot()
@@ -281,8 +289,14 @@ def _as_recorded(lakehouse: Lakehouse, path: ObjectPath, current: Loaded, change
             found = lakehouse.store.metadata(path, location)
         except CatalogError as error:
             raise _too_old(lakehouse, path, "the metadata of then is gone") from error
+        if found.table_uuid != current.metadata.table_uuid:
+            raise _too_old(
+                lakehouse,
+                path,
+                f"another table had this name before transaction {first.transaction_id}, which renamed it",
+            )
         unwanted = {change.transaction_id for change in changes}
-        if found.table_uuid == current.metadata.table_uuid and not unwanted & set(_transactions(found).values()):
+        if not unwanted & set(_transactions(found).values()):
             return _State.of(found)
     if _creates(first):
         raise lakehouse.no_table(path)

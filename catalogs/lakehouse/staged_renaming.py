@@ -110,7 +110,9 @@ class LakehouseRename(LakehouseDrop):
         return Loaded(location, self.store.metadata(self.path, location))
 
     def replaced_state(self) -> dict[str, Any]:
-        return earlier_states.replaced_state(self._as_seen(), named=False)
+        return earlier_states.replaced_state(
+            self._as_seen(), named=False, left=str(self.document[RENAMED]["metadata_location"])
+        )
 
     def move_on(self, current: Loaded | None) -> Move:
         self.check_target(current)

@@ -357,12 +357,19 @@ def test_tables_that_exchange_their_names_are_seen_by_the_block_and_published_or
     assert str(tx.level) == level_of_several(blue) and not other.catalog.tableExists(aside)
     assert rows(other, f"SELECT * FROM {blue}") == [(1, "green")]
     assert rows(other, f"SELECT * FROM {green}") == [("blue",)]
+    if of_lakehouse := green.startswith(RENAMING["lakehouse"]):
+        assert rows(spark, f"SELECT * FROM {green} VERSION AS OF '{tx.id}'") == [("blue",)]
+        with pytest.raises(TwoPhaseError, match=f"another table had this name before transaction {tx.id}"):
+            twophase.undo(spark, tx.id)
     with twophase.transaction(spark):
         spark.sql(f"ALTER TABLE {green} RENAME TO {aside}")
         spark.sql(f"ALTER TABLE {aside} RENAME TO {table('third')}")
         spark.sql(f"ALTER TABLE {blue} RENAME TO {green}")
     assert rows(other, f"SELECT * FROM {green}") == [(1, "green")]
     assert rows(other, f"SELECT * FROM {table('third')}") == [("blue",)] and not other.catalog.tableExists(blue)
+    if of_lakehouse:
+        with pytest.raises(Exception, match="another table had this name before"):
+            spark.sql(f"SELECT * FROM {green} VERSION AS OF '{tx.id}'")
 
 
 @pytest.mark.promise("isolation", "a block that began before an exchange of names reads no table by the other's name")
