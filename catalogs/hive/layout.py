@@ -9,6 +9,7 @@
                                               _twophase_written.json         which of these hold its rows
                                               _twophase_manifest.json        changes of the publish, for recovery
                                               _twophase_own.json             names of the files its statement wrote
+                                              _twophase_staged.json          names of all its files before the publish
                                               _twophase_replaced.json        former partitions, for snapshot reads
                                               _twophase_withdrawn.json       rolled back; a delayed call may need it
     <database location>/.twophase/<table>/<transaction id>-<ordinal>.root/   a partitioned table's own directory, if
@@ -41,6 +42,7 @@ PUBLISHED_FILE = "_twophase_published.json"
 MANIFEST_FILE = "_twophase_manifest.json"
 QUARANTINED_FILE = "_twophase_withdrawn.json"
 OWN_FILE = "_twophase_own.json"
+STAGED_FILE = "_twophase_staged.json"
 WRITTEN_FILE = "_twophase_written.json"
 REPLACED_FILE = "_twophase_replaced.json"
 #: Directory of what savepoints keep, and the file that says of which savepoint a kept table is.
@@ -55,7 +57,7 @@ TASK_FILES = "_temporary"
 DOCUMENTS = frozenset(
     {
         *(STAMP_FILE, SUPERSEDED_FILE, PUBLISHED_FILE, MANIFEST_FILE, QUARANTINED_FILE, OWN_FILE, REPLACED_FILE),
-        WRITTEN_FILE,
+        *(WRITTEN_FILE, STAGED_FILE),
     }
 )
 #: Removed after all other files of a version, in this order: an interrupted removal is completed by its owner, who is

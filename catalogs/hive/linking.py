@@ -10,7 +10,7 @@ from typing import Any
 
 from twophase.catalogs.files import Files, data_entries, join
 from twophase.catalogs.hive.flattening import flat_name
-from twophase.catalogs.hive.layout import OWN_FILE, partition_values
+from twophase.catalogs.hive.layout import OWN_FILE, STAGED_FILE, partition_values
 from twophase.catalogs.hive.tables import NULL_PARTITION, partition_key
 from twophase.errors import CatalogError
 from twophase.model import OverwriteScope
@@ -78,6 +78,7 @@ def note_own_rows(files: Files, version: str) -> None:
 def take_links_out(files: Files, version: str) -> None:
     """Remove from a version all files that its own statement did not write."""
     own = set(own_rows(files, version))
+    files.remove_file(join(version, STAGED_FILE))
     for entry in data_entries(files.list(version)):
         if entry.name not in own:
             files.remove_file(join(version, entry.name))

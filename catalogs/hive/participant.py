@@ -134,6 +134,8 @@ class HiveParticipant(TwoPhaseCatalogTable):
             self._choice.without_links()
             self._publisher = None
             self.publisher.prepare()
+        if self.publisher.notes_files:
+            self.publisher.staging.note_files()
         self._note_level()
 
     def _note_level(self) -> None:
@@ -192,7 +194,9 @@ class HiveParticipant(TwoPhaseCatalogTable):
             NewColumns(self.table_write).finish()
 
     def compensate(self) -> bool:
-        return self._decided().compensate()
+        publisher = self._decided()
+        publisher.refuse_changed()
+        return publisher.compensate()
 
     def abort(self) -> None:
         roll_back(self.publisher)

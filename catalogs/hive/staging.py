@@ -6,7 +6,7 @@ that no table refers to. An owner stamp in the directory names its transaction.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from twophase.catalog.reading import ReadSource
@@ -21,6 +21,9 @@ from twophase.catalogs.rows import aligned
 from twophase.errors import CatalogError, ConfigurationError
 from twophase.model import ObjectPath, TableDefinition
 from twophase.transactions import failures
+
+#: Maximum number of files that an error names.
+_NAMED = 10
 
 
 class Staging:
@@ -233,6 +236,53 @@ class Staging:
         """Names of data files that writers outside twophase put into partitions that should be empty."""
         return self.files_in(self.empty)
 
+    def note_files(self) -> None:
+        """Record the names of all files to be published, by which those of other writers are known afterwards."""
+        self._files.write_json(join(self.version, layout.STAGED_FILE), self.files_in(self.version))
+
+    def added_by_others(self, directory: str) -> list[str]:
+        """Files that other writers have added to a directory where the version is, or is published."""
+        noted = self._noted(directory)
+        return [] if noted is None else self._within(directory, set(self.files_in(directory)) - noted)
+
+    def changed_by_others(self, directory: str) -> list[str]:
+        """Same as :meth:`added_by_others`, with the files that they have removed, and those in emptied partitions."""
+        noted = self._noted(directory)
+        if noted is None:
+            return []
+        changed = self._within(directory, noted.symmetric_difference(self.files_in(directory)))
+        return [*changed, *self._within(self.empty, self.written_by_others())]
+
+    def _noted(self, directory: str) -> set[str] | None:
+        """Files of :meth:`note_files`; None if only renames publish, or if an earlier version of twophase staged it."""
+        noted: Any = self._files.read_json(join(directory, layout.STAGED_FILE))
+        return set(map(str, noted)) if isinstance(noted, list) else None
+
+    def _within(self, directory: str, names: Iterable[str]) -> list[str]:
+        return [join(directory, name) for name in sorted(names)]
+
+    def changed(self, files: list[str], result: str) -> CatalogError:
+        """Return the error for files of other writers among those of this write.
+
+        Parameters
+        ----------
+        files : list of str
+            Their paths.
+        result : str
+            What was not done, in half a sentence.
+        """
+        state = self._write.state
+        more = f" and {len(files) - _NAMED} more" if len(files) > _NAMED else ""
+        return CatalogError(
+            f"{state.path} was changed outside twophase after transaction {state.transaction_id} had published it, so "
+            f"{result}. Files that were added or removed: {', '.join(files[:_NAMED])}{more}.",
+            path=state.path,
+            transaction_id=state.transaction_id,
+            left_behind=[self.version],
+            hint=f"Look at the table and at these files, then run: twophase recover {state.transaction_id} . What is "
+            "staged stays for the retention; then twophase clean removes it.",
+        )
+
     def leftovers(self) -> list[str]:
         """Directories that would remain if the process crashed now."""
         return [directory for directory in (self.version, self.empty) if self._files.exists(directory)]
@@ -255,6 +305,10 @@ class Staging:
         """Remove the version and its empty directory, each only if it carries our stamp."""
         store = self._write.store
         if layout.owned_by(self._files, self.version, self._write.state.transaction_id):
+            if added := self.added_by_others(self.version):
+                # They came between the look of a compensation and its call.
+                self.quarantine()
+                raise self.changed(added, "its staged files were not removed")
             self._files.remove_tree(self.version, layout.REMOVED_LAST)
         else:
             store.remove_half_made(self.version)

@@ -132,7 +132,7 @@ def _undo_while_another_may_publish(
 ) -> Generator[Action, Any, machine._Undoing]:
     undone = []
     for unit in reversed(published):
-        outcome = yield from machine._compensated(unit)
+        outcome, _ = yield from machine._compensated(unit)
         if outcome is not Outcome.NOT_PUBLISHED:
             return machine._Undoing([u for u in published if u not in undone], undone)
         undone.append(unit)

@@ -11,7 +11,9 @@ from typing import NamedTuple
 import pytest
 
 from tests.hive.world import World, files_of
+from twophase import failpoints
 from twophase.catalogs.hive.participant import HiveParticipant
+from twophase.errors import CatalogError
 from twophase.model import ObjectPath, Outcome, OverwriteScope, Purpose
 
 CREATE, REPLACE = Purpose.CREATE_TABLE_AS, Purpose.REPLACE_TABLE_AS
@@ -54,6 +56,8 @@ WRITES = {
     "overwrite partitions": Write(OVERWRITE, overwrite=DYNAMIC),
     "overwrite partitions at a location": Write(OVERWRITE, located=True, overwrite=DYNAMIC),
 }
+
+EXHAUSTIVE = pytest.mark.exhaustive
 
 each_layout = pytest.mark.parametrize("by", [[], ["k"]], ids=["plain", "partitioned"])
 
@@ -134,3 +138,44 @@ def test_a_driver_publishes_what_it_undid_itself(world: World, write: str, by: l
         undone.publish_again(undone.participant)
     undone.participant.finish()
     assert undone.seen() == undone.after
+
+
+@each_layout
+@pytest.mark.parametrize(
+    "write",
+    [
+        name if name in ("overwrite", "overwrite with fewer partitions") else pytest.param(name, marks=EXHAUSTIVE)
+        for name in WRITES
+    ],
+)
+def test_rows_that_others_have_added_since_are_never_undone(
+    world: World, write: str, by: list[str], tmp_path: Path
+) -> None:
+    undone = Undone(world, write, by, tmp_path)
+    world.sql("INSERT INTO t (id, k) SELECT 77 AS id, * FROM VALUES (0L), (1L), (5L)")
+    again, there = undone.world.reborn(undone.participant), undone.seen()
+    try:
+        is_undone = again.compensate()
+    except CatalogError as error:
+        is_undone = False
+        assert "default.t" in str(error) and "part-" in str(error)
+    if is_undone:
+        again.abort()
+    else:
+        assert again.outcome() is Outcome.PUBLISHED
+        assert undone.seen() == there
+        again.finish()
+    assert world.sql("SELECT * FROM t WHERE CAST(id AS INT) = 77").count() == 3
+
+
+def test_rows_that_others_add_just_before_an_undo_are_kept_with_what_was_staged(world: World, tmp_path: Path) -> None:
+    """Their files come after the last look at them: they are named, and not removed."""
+    undone = Undone(world, "overwrite", [], tmp_path)
+    failpoints.arm("hive.pointer.restore", lambda _: world.sql("INSERT INTO t VALUES (77, 0)"))
+    assert undone.participant.compensate()
+    failpoints.disarm()
+    with pytest.raises(CatalogError, match="part-"):
+        undone.participant.abort()
+    assert world.spark.read.parquet(undone.participant.version).where("id = 77").count() == 1
+    assert world.clean(retention=3600.0) == []
+    world.clean()

@@ -317,14 +317,15 @@ class TwoPhaseCatalogTable(ABC):
         Returns
         -------
         bool
-            True if the table is restored to its previous state; False if that is impossible, or in doubt. If recovery
-            cannot undo the other participants, it calls :meth:`commit` again, which publishes completely or refuses.
+            True if the table is restored to its previous state; False if that is impossible, or in doubt, as when rows
+            of other writers would be lost. If recovery cannot undo the other participants, it calls :meth:`commit`
+            again, which publishes completely or refuses.
 
         Raises
         ------
         Exception
-            It is unknown whether it was undone: the coordinator calls :meth:`outcome`, and unless that returns
-            ``NOT_PUBLISHED``, the transaction is in doubt.
+            It is unknown whether it was undone, or it was not, for a reason to be reported: the coordinator calls
+            :meth:`outcome`, and unless that returns ``NOT_PUBLISHED``, the transaction is in doubt.
         """
         return False
 

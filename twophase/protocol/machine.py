@@ -187,21 +187,23 @@ def _undo_or_finish(plan: Plan, published: Sequence[Unit], certainly_dead: bool)
     if not undoing.published and not undoing.unknown:
         return (yield from _roll_decided_back(plan, None, plan.ordinals))
     if undoing.unknown or not certainly_dead:
-        return (yield from _leave_in_doubt(plan, None, undoing.published, undoing.unknown, undoing.undone))
+        return (
+            yield from _leave_in_doubt(plan, None, undoing.published, undoing.unknown, undoing.undone, undoing.problems)
+        )
     rest = [unit for unit in plan.units if unit not in plan.refused]
     # Refused units first: if they are refused again, no other table appears and disappears in the meantime.
-    return (yield from _finish(plan, [*plan.refused, *rest], undoing.published, undoing.undone))
+    return (yield from _finish(plan, [*plan.refused, *rest], undoing))
 
 
-def _finish(plan: Plan, ordered: Sequence[Unit], published: Sequence[Unit], undone: Sequence[Unit]) -> Protocol:
-    done, gone = list(published), list(undone)
+def _finish(plan: Plan, ordered: Sequence[Unit], undoing: _Undoing) -> Protocol:
+    done, gone = list(undoing.published), list(undoing.undone)
     for unit in ordered:
         if unit in done:
             continue
         outcome, error = yield from _publish(unit, attempts=ATTEMPTS)
         if outcome is not Outcome.PUBLISHED:
             unknown = [unit] if outcome is Outcome.UNKNOWN else []
-            return (yield from _leave_in_doubt(plan, error, done, unknown, gone))
+            return (yield from _leave_in_doubt(plan, error, done, unknown, gone, undoing.problems))
         done.append(unit)
         gone = [other for other in gone if other != unit]
     return (yield from _complete(plan))
@@ -253,10 +255,12 @@ def _assume_committed(plan: Plan) -> Protocol:
 def _assume_rolled_back(plan: Plan) -> Protocol:
     published: list[Unit] = []
     unknown: list[Unit] = []
+    problems: list[BaseException] = []
     for unit in reversed(plan.units):
         outcome = yield from _ask(unit)
         if outcome is Outcome.PUBLISHED:
-            outcome = yield from _compensated(unit)
+            outcome, stopped = yield from _compensated(unit)
+            problems.extend(stopped)
         if outcome is Outcome.UNKNOWN:
             unknown.append(unit)
         elif outcome is Outcome.PUBLISHED:
@@ -266,7 +270,13 @@ def _assume_rolled_back(plan: Plan) -> Protocol:
     kept = replace(plan, units=_all_but(plan, [*published, *unknown]))
     verdict = yield from _remove_staged(kept, None)
     gone = kept.units if published or unknown else ()
-    return replace(verdict, published=tuple(published), not_published=gone, unknown=tuple(unknown))
+    return replace(
+        verdict,
+        published=tuple(published),
+        not_published=gone,
+        unknown=tuple(unknown),
+        problems=(*problems, *verdict.problems),
+    )
 
 
 def _all_but(plan: Plan, others: Sequence[Unit]) -> tuple[Unit, ...]:
@@ -327,18 +337,23 @@ def _refused(
     yield MarkRefused(unit)
     undoing = yield from _undo(published, certainly_alone and plan.may_undo)
     if undoing.published or undoing.unknown:
-        return (yield from _leave_in_doubt(plan, error, undoing.published, undoing.unknown, undoing.undone))
+        return (
+            yield from _leave_in_doubt(
+                plan, error, undoing.published, undoing.unknown, undoing.undone, undoing.problems
+            )
+        )
     tried = [ordinal for refused in (*plan.refused, unit) for ordinal in refused.ordinals]
     return (yield from _roll_decided_back(plan, error, tried))
 
 
 @dataclass(frozen=True)
 class _Undoing:
-    """The progress of an undo: what is still published, what is rolled back, and what is unknown."""
+    """The progress of an undo: what is still published, what is rolled back, what is unknown, and what stopped it."""
 
     published: Sequence[Unit]
     undone: Sequence[Unit] = ()
     unknown: Sequence[Unit] = ()
+    problems: tuple[BaseException, ...] = ()
 
 
 def _undo(published: Sequence[Unit], allowed: bool) -> Generator[Action, Any, _Undoing]:
@@ -349,21 +364,23 @@ def _undo(published: Sequence[Unit], allowed: bool) -> Generator[Action, Any, _U
         return _Undoing(published)
     undone: list[Unit] = []
     for place in reversed(range(len(published))):
-        outcome = yield from _compensated(published[place])
+        outcome, problems = yield from _compensated(published[place])
         if outcome is Outcome.UNKNOWN:
-            return _Undoing(published[:place], undone, [published[place]])
+            return _Undoing(published[:place], undone, [published[place]], problems)
         if outcome is Outcome.PUBLISHED:
-            return _Undoing(published[: place + 1], undone)
+            return _Undoing(published[: place + 1], undone, (), problems)
         undone.append(published[place])
     return _Undoing((), undone)
 
 
-def _compensated(unit: Unit) -> Generator[Action, Any, Outcome]:
+def _compensated(unit: Unit) -> Generator[Action, Any, tuple[Outcome, tuple[BaseException, ...]]]:
     reply = yield Compensate(unit)
     if reply.undone:
-        return Outcome.NOT_PUBLISHED
+        return Outcome.NOT_PUBLISHED, ()
+    if reply.error is None:
+        return Outcome.PUBLISHED, ()
     # Perhaps only the reply to the undo was lost.
-    return Outcome.PUBLISHED if reply.error is None else (yield from _ask(unit))
+    return (yield from _ask(unit)), (reply.error,)
 
 
 # -- endings ----------------------------------------------------------------------------------------------------------
@@ -501,12 +518,12 @@ def _leave_in_doubt(
     published: Sequence[Unit],
     unknown: Sequence[Unit] = (),
     undone: Sequence[Unit] = (),
+    problems: tuple[BaseException, ...] = (),
 ) -> Protocol:
-    problems: tuple[BaseException, ...] = ()
     try:
         yield Record(TransactionState.IN_DOUBT, error)
     except TimelineError as problem:
-        problems = (problem,)  # It stays COMMITTING on the timeline, which recovery treats the same.
+        problems = (*problems, problem)  # It stays COMMITTING on the timeline, which recovery treats the same.
     return Verdict(
         TransactionState.IN_DOUBT,
         error,

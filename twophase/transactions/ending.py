@@ -147,6 +147,8 @@ class Ending:
         if verdict.state is TransactionState.IN_DOUBT:
             life.doubt = life.in_doubt(driver.account(verdict), verdict.error)
             life.left_behind = tuple(life.doubt.left_behind)
+            for problem in verdict.problems:  # Such as the files of others that prevent an undo.
+                life.doubt.add_note(name_error(problem))
             raise life.doubt from verdict.error
         if driver.interrupt is not None:
             driver.interrupt.add_note(f"Transaction {life.id} ended as {life.state.name}.")

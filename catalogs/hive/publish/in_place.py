@@ -171,6 +171,14 @@ class _InPlace(Publisher):
         self._place.begin()
         super().begin()
 
+    @property
+    def notes_files(self) -> bool:
+        return True  # Before the metastore is called, writers outside twophase find the files at the old location.
+
+    @property
+    def shown(self) -> str:
+        return self._place.location if self._place.holds(self._place.location) else self.state.version
+
     def is_ours(self, table: HiveTable | None) -> bool:
         return self._place.is_ours(table)
 
@@ -188,6 +196,9 @@ class _InPlace(Publisher):
     def _restore_files(self, *, keep: bool) -> None:
         if self.has_arrived():
             return
+        # Files that are kept go back to the version with those of others, which its removal finds.
+        if not keep and (added := self.staging.added_by_others(self.shown)):
+            raise self.staging.changed(added, "it was not undone")
         with self.write.step("put_back"):
             if self._place.move_out(keep=keep):
                 self.target.was_restored()

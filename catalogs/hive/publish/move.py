@@ -89,6 +89,10 @@ class MoveFiles(Publisher):
     def renames_files(self) -> bool:
         return True
 
+    @property
+    def notes_files(self) -> bool:
+        return False  # The manifest names them, and an undo renames no others.
+
     # -- preparing -----------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:

@@ -331,6 +331,8 @@ class SwitchPartitions(Publisher):
         now = {key: part.location for key, part in listed.items()}
         if plan.loses or any(not same(now.get(change.key), change.new) for change in plan.of(SWITCH, ADD)):
             return False
+        if any(change.key in now and not same(now[change.key], change.new) for change in plan.of(REMOVE)):
+            return False  # Another writer has added it again.
         if any(change.old is None or not self.files.exists(change.old) for change in plan.of(SWITCH, REMOVE)):
             return False
         with self.write.step("restore"):

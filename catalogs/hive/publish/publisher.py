@@ -12,7 +12,7 @@ from twophase.catalogs.hive.displaced import DisplacedTable
 from twophase.catalogs.hive.metastore import Metastore
 from twophase.catalogs.hive.replaced import Nothing, Replaced
 from twophase.catalogs.hive.staging import Staging
-from twophase.catalogs.hive.state import CREATE, INSERT, WriteState
+from twophase.catalogs.hive.state import CREATE, INSERT, REPLACE, WriteState
 from twophase.catalogs.hive.superseded import Superseded
 from twophase.catalogs.hive.tables import HiveTable
 from twophase.catalogs.hive.target import Target
@@ -69,6 +69,16 @@ class Publisher(ABC):
     @property
     def metastore(self) -> Metastore:
         return self.write.metastore
+
+    @property
+    def notes_files(self) -> bool:
+        """Whether ``prepare`` records the names of the staged files, for a compensation: a single publish has none."""
+        return not self.state.autocommit and self.state.effect in (CREATE, REPLACE, INSERT)
+
+    @property
+    def shown(self) -> str:
+        """The directory where readers find the version after the publish."""
+        return self.state.version
 
     @property
     def defines(self) -> bool:
@@ -139,6 +149,17 @@ class Publisher(ABC):
     def compensate(self) -> bool:
         """Undo a publish unless another writer has changed the table since; return False if that is impossible."""
         return False
+
+    def refuse_changed(self) -> None:
+        """Refuse to undo a publish if writers outside twophase have changed its files: their rows would be lost.
+
+        Raises
+        ------
+        CatalogError
+            They have; it names the files.
+        """
+        if changed := self.staging.changed_by_others(self.shown):
+            raise self.staging.changed(changed, "it keeps what was published")
 
     def required(self, manifest: _Manifest | None) -> _Manifest:
         """Return a manifest, which ``prepare`` has written.
