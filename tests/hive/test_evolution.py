@@ -386,12 +386,14 @@ def test_a_collation_changes_as_in_a_session_that_is_not_attached(spark: SparkSe
     assert rows(spark, "SELECT a FROM t WHERE a = 'X'") == [("X",), ("x",)]
 
 
-def test_a_column_with_a_collation_comes_first(spark: SparkSession, t: str) -> None:
+def test_a_column_with_a_collation_comes_last_and_first(spark: SparkSession, t: str) -> None:
     made(spark, "SELECT 'x' AS a, 1 AS b")
-    spark.sql("ALTER TABLE t ADD COLUMN c STRING COLLATE UTF8_LCASE FIRST")  # Hive knows no such type.
-    spark.sql("INSERT INTO t VALUES ('Y', 'y', 2)")
-    assert rows(spark, "SELECT a, b FROM t WHERE c = 'y'") == [("y", 2)]
-    assert rows(spark, "SELECT a, b FROM t WHERE c IS NULL") == [("x", 1)]
+    spark.sql("ALTER TABLE t ADD COLUMN d STRING COLLATE UTF8_LCASE")  # Hive knows no such type.
+    spark.sql("ALTER TABLE t ADD COLUMN c STRING COLLATE UTF8_LCASE FIRST")
+    spark.sql("ALTER TABLE t RENAME COLUMN b TO e")
+    spark.sql("INSERT INTO t VALUES ('Y', 'y', 2, 'z')")
+    assert rows(spark, "SELECT a, e FROM t WHERE c = 'y' AND d = 'Z'") == [("y", 2)]
+    assert rows(spark, "SELECT a, e FROM t WHERE c IS NULL") == [("x", 1)]
 
 
 def test_not_null_is_refused_with_what_can_be_done_instead(spark: SparkSession, t: str) -> None:

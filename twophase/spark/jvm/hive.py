@@ -247,7 +247,7 @@ class HiveTables:
             Spark's ``CatalogTable`` with the new columns. Its schema in the parameters is replaced, too.
         needs : bool
             Whether the metastore must have the new columns; otherwise it keeps its own if it refuses them (it compares
-            types by position), since Spark has them in the parameters.
+            types by position) or does not have their types, since Spark has them in the parameters.
         has_others : bool
             Whether columns have other names or types, or are gone: then Spark's statistics of columns are dropped.
 
@@ -288,7 +288,9 @@ class HiveTables:
         """Change a table, and its columns to those of a ``CatalogTable``: see :meth:`redefine`."""
         database, name, before = str(table.getDbName()), str(table.getTableName()), table.getSd().getCols()
         if described is not None:
-            table.getSd().setCols(self._columns(described))
+            columns = self._columns(described)
+            if needs or self._stored.knows(columns):
+                table.getSd().setCols(columns)
         try:
             self._alter(store, database, name, table, expected=expected)
         except Py4JJavaError as error:
@@ -491,9 +493,7 @@ def _speaks_no_sql(store: Any) -> bool:
 
 def _refused(error: Py4JJavaError) -> bool:
     """Whether the metastore refuses a change of a table, and has changed nothing."""
-    kind, message = error.java_exception.getClass().getSimpleName(), str(error.java_exception.getMessage())
-    # It compares the types before and after, and fails at one that only Spark has.
-    return kind == "InvalidOperationException" or (kind == "MetaException" and "type expected" in message)
+    return bool(error.java_exception.getClass().getSimpleName() == "InvalidOperationException")
 
 
 def _become(table: Any, kind: str) -> None:

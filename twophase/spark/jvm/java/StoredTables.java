@@ -2,7 +2,10 @@ package twophase;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Method;
 import java.util.Iterator;
+import java.util.List;
 import java.util.Map;
 
 /**
@@ -11,6 +14,7 @@ import java.util.Map;
  */
 public final class StoredTables {
     private static final ObjectMapper JSON = new ObjectMapper();
+    private static final String TYPES = "org.apache.hadoop.hive.serde2.typeinfo.TypeInfoUtils";
     private static final Class[] NONE = new Class[0];
 
     /** Sets the location of a table, also where Spark stores its own copy of it. */
@@ -48,6 +52,21 @@ public final class StoredTables {
         Map noted = (Map) asked(table, "getParameters");
         noted.remove(removed);
         return noted.containsKey(other);
+    }
+
+    /** Whether Hive has the types of all columns: a metastore fails at each later change of a table with others. */
+    public boolean knows(List columns) throws Exception {
+        for (Iterator each = columns.iterator(); each.hasNext();) {
+            Object column = each.next();
+            Class types = Class.forName(TYPES, true, column.getClass().getClassLoader());
+            Method parse = types.getMethod("getTypeInfoFromTypeString", new Class[] {String.class});
+            try {
+                parse.invoke(null, new Object[] {asked(column, "getType")});
+            } catch (InvocationTargetException unknown) {
+                return false;
+            }
+        }
+        return true;
     }
 
     /** The options of a call, an instance of the metastore's own class. */
