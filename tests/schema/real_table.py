@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from hypothesis import event
@@ -13,8 +14,8 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 import twophase
 from tests.schema.second_readers import SECOND_READERS
-from tests.schema.table_model import Column, Step, TableModel, as_text, literal, ordered
-from twophase.errors import TwoPhaseError
+from tests.schema.table_model import KINDS, Column, Step, TableModel, as_text, literal, ordered
+from twophase.errors import ConcurrentSchemaEvolutionError, TwoPhaseError, WriteConflictError
 
 #: Where the tables of a store are, if not in the session.
 PLACES = {"lake": "lake.changes.", "lite": "lite.main.", "pg": "pg.public.", "maria": "maria.twophase."}
@@ -67,6 +68,23 @@ class RealTable:
             assert in_a_block or not statement.startswith("INSERT"), refused
         else:
             self.model, self.taken = after, self.taken + 1
+        self.check(step[1])
+
+    def take_beside(self, step: Step) -> None:
+        """Stage rows in a block while another writer takes a step: they land by their ids, or there is a conflict."""
+        found = self.model.step(self.name, ("insert", *step[1:]))
+        assert found is not None
+        statement, after = found
+        staged = after.rows[len(self.model.rows) :]
+        try:
+            with ThreadPoolExecutor(1) as other, twophase.transaction(self.spark):
+                self.spark.sql(statement)
+                self.model.highest_value = after.highest_value
+                other.submit(self.take, (KINDS[step[3] % len(KINDS)], *step[1:])).result()
+        except (WriteConflictError, ConcurrentSchemaEvolutionError):
+            event(f"a conflict in {self._store}")
+        else:
+            self.model.rows = [*self.model.rows, *staged]
         self.check(step[1])
 
     def check(self, which: int) -> None:
@@ -150,6 +168,9 @@ def changed(spark: SparkSession, store: str, steps: list[Step], columns: Sequenc
     """
     table = RealTable(spark, store, columns)
     for step in steps:
-        table.take(step)
+        if step[0] == "beside":
+            table.take_beside(step)
+        else:
+            table.take(step)
     table.drop()
     event(f"{table.taken} of {table.tried} changes of {store}")

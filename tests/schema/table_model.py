@@ -21,7 +21,7 @@ NESTED = {
     "MAP": ("MAP<STRING, STRUCT<{}>>", ".value", "['k0']"),
 }
 
-#: Kind of step, three numbers that choose the field, its name and its place.
+#: Kind of step, three numbers that choose the field, its name and its place; of ``beside`` also another writer's kind.
 Step = tuple[str, int, int, int]
 KINDS = ("insert", "insert", "add", "drop", "rename", "widen", "move", "overwrite")
 
@@ -32,6 +32,8 @@ def _steps(kinds: Sequence[str], number: int) -> st.SearchStrategy[list[Step]]:
 
 
 STEPS = _steps(KINDS, 8)
+#: Those of which some are another writer's, beside a block that has staged rows.
+STEPS_OF_TWO = _steps((*KINDS, "beside"), 8)
 #: Those of a block.
 BLOCK_STEPS = _steps((*KINDS, "savepoint", "savepoint", "rollback"), 10)
 

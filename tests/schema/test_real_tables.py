@@ -12,7 +12,7 @@ import twophase
 from tests.hive.conftest import start_session
 from tests.schema import documented, documented_sessions, hudi_matrices
 from tests.schema.real_table import changed, changed_in_a_block, name_in
-from tests.schema.table_model import BLOCK_STEPS, STEPS, Step, as_text, nested_columns
+from tests.schema.table_model import BLOCK_STEPS, STEPS, STEPS_OF_TWO, Step, as_text, nested_columns
 from tests.servers import Server
 
 #: By store, what makes a table of it that gives a dropped name to another column; Spark reads ORC by names only.
@@ -172,7 +172,7 @@ def test_some_random_changes_of_a_block_leave_each_value_in_its_column(
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("store", STORES)
 @settings(SETTINGS, max_examples=25)
-@given(steps=STEPS)
+@given(steps=STEPS_OF_TWO)
 def test_random_changes_leave_each_value_in_its_column(spark: SparkSession, store: str, steps: list[Step]) -> None:
     changed(spark, store, steps)
 
