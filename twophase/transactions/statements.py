@@ -71,6 +71,7 @@ class Statements(TransactionView):
         *,
         purpose: Purpose,
         ignore_if_exists: bool = False,
+        is_streaming_mode: bool = False,
         overwrite: OverwriteScope | None = None,
         autocommit: bool = False,
         resolves: Conflict | None = None,
@@ -81,7 +82,7 @@ class Statements(TransactionView):
         Parameters
         ----------
         catalog : Catalog
-        path, definition, purpose, ignore_if_exists
+        path, definition, purpose, ignore_if_exists, is_streaming_mode
             As in :meth:`twophase.Catalog.two_phase_create_table`.
         overwrite : OverwriteScope, optional
             For INSERT_OVERWRITE.
@@ -120,6 +121,7 @@ class Statements(TransactionView):
             definition,
             purpose=purpose,
             ignore_if_exists=ignore_if_exists,
+            is_streaming_mode=is_streaming_mode,
         )
         return self._stage(
             catalog, path, purpose, plan, overwrite=overwrite, autocommit=autocommit, resolves=resolves, alters=alters
