@@ -89,8 +89,8 @@ class Statements(TransactionView):
         autocommit : bool
             Whether this will be the transaction's only statement.
         resolves : Conflict, optional
-            The conflict, after :meth:`rebase`, that its rows resolve: it builds on the published table, and supersedes
-            what the transaction has written before.
+            The conflict, after :meth:`.Merging.rebase`, that its rows resolve: it builds on the published table, and
+            supersedes what the transaction has written before.
         alters : bool
             As in :class:`~twophase.model.WriteContext`.
 
