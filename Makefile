@@ -28,7 +28,7 @@ test-exhaustive: .venv/spark.jsa servers ## Run what repeats others (over an hou
 	@.venv/bin/python -m pytest $(SHARED) -m exhaustive $(PYTEST_ARGS)
 
 test-spark40: .venv-spark40/.installed java servers ## Run the subset that guards PySpark 4.0
-	@.venv-spark40/bin/python -m pytest $(SHARED) -m spark40 $(PYTEST_ARGS)
+	@.venv-spark40/bin/python -m pytest $(SHARED) -m "spark40 and not exhaustive" $(PYTEST_ARGS)
 
 test-histories: .venv/spark.jsa servers ## Check random histories of several drivers, with kills (ARGS="--store lakehouse", or ARGS="--no-spark --store sqlite --transactions 10000")
 	@.venv/bin/python -m tests.isolation.histories --kill 60 $(ARGS)
