@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from twophase.spark.create_table_as import create_table_as
     from twophase.spark.named_savepoints import create_savepoint, drop_savepoint, restore, savepoints, undo
     from twophase.spark.run import run
-    from twophase.spark.schema_history import schema_history
+    from twophase.spark.schema_history import schema_as_of, schema_history
     from twophase.transactions.conflict_policy import ConflictPolicy, Contender, Resolution
     from twophase.transactions.savepoints import Savepoint
     from twophase.transactions.transaction import Transaction, TransactionState
@@ -81,6 +81,7 @@ __all__ = [
     "restore",
     "run",
     "savepoints",
+    "schema_as_of",
     "schema_history",
     "snapshot",
     "transaction",
@@ -97,6 +98,7 @@ _HOMES = {
     "restore": "twophase.spark.named_savepoints",
     "savepoints": "twophase.spark.named_savepoints",
     "run": "twophase.spark.run",
+    "schema_as_of": "twophase.spark.schema_history",
     "schema_history": "twophase.spark.schema_history",
     "snapshot": "twophase.spark.attach",
     "transaction": "twophase.spark.attach",

@@ -342,6 +342,9 @@ class LakehouseCatalog(
         history = (earlier.metadata for earlier in earlier_states.history(self.store, path, loaded))
         return schema_history.versions(loaded.metadata, history)
 
+    def schema_id_as_of(self, path: ObjectPath, commit: str) -> int | None:
+        return schema_history.id_as_of(self.lakehouse.require(path).metadata, commit)
+
     def _inspected(self, path: ObjectPath) -> tuple[ObjectPath, str] | None:
         """The table and the name of the metadata table, if a path refers to one."""
         if len(path.namespace) != 2 or path.name not in INSPECTIONS:

@@ -39,6 +39,22 @@ def versions(metadata: TableMetadata, history: Iterable[TableMetadata]) -> list[
     return found
 
 
+def id_as_of(metadata: TableMetadata, commit: str) -> int | None:
+    """The id of the schema that a snapshot was written with; None if it is not kept.
+
+    Parameters
+    ----------
+    metadata : TableMetadata
+    commit : str
+        The snapshot's id, or the transaction's that made it.
+    """
+    for snapshot in metadata.snapshots:
+        made_by = None if snapshot.summary is None else snapshot.summary.get(TRANSACTION_ID)
+        if commit in (str(snapshot.snapshot_id), made_by):
+            return snapshot.schema_id
+    return None
+
+
 def _since(history: Iterable[TableMetadata]) -> dict[int, float]:
     """When each schema became the table's; not for those that may have been so before the history."""
     since: dict[int, float] = {}

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 import twophase
 from tests import strict_schemas
 from tests.hive.conftest import start_session
-from twophase.errors import ConcurrentSchemaEvolutionError
+from twophase.errors import ConcurrentSchemaEvolutionError, ConfigurationError
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +95,45 @@ def test_every_change_of_a_schema_is_a_version_with_its_commit(spark: SparkSessi
     assert (shown(spark), known(spark)) == (["z:1"], ["commit"])
     timeline.prune(-1, limit=1000)
     assert (shown(spark), known(spark)) == (["z:1"], ["commit"])
+
+
+@pytest.mark.promise("evolution", "a table's schema is known as of any commit")
+def test_the_schema_as_of_a_commit_is_the_last_one_up_to_it(spark: SparkSession, t: str) -> None:
+    timeline = twophase.attach(spark).timeline
+    spark.sql("CREATE TABLE t (z INT) USING parquet")
+    spark.sql("INSERT INTO t VALUES (0)")
+    first = timeline.transactions()[0]
+    spark.sql("ALTER TABLE t ADD COLUMN a INT")
+    spark.sql("INSERT INTO t VALUES (1, 1)")
+    second = timeline.transactions()[0]
+    with pytest.raises(ZeroDivisionError), twophase.transaction(spark):
+        spark.sql("INSERT INTO t VALUES (2, 2)")
+        raise ZeroDivisionError
+    rolled_back = timeline.transactions()[0]
+    add_outside(spark, "b")
+    spark.sql("INSERT INTO t VALUES (3, 3, 3)")
+    third = timeline.transactions()[0]
+    spark.sql("ALTER TABLE t ADD COLUMN c INT")
+    versions = twophase.schema_history(spark, "t")
+    assert shown(spark) == ["z:1", "z:1 a:2", "z:1 a:2 b:3", "z:1 a:2 b:3 c:4"]
+
+    def as_of(commit: str | int) -> list[str]:
+        return [field.name for field in twophase.schema_as_of(spark, "t", commit).schema]
+
+    assert (as_of(first.id), as_of(second.id)) == (["z"], ["z", "a"])
+    assert as_of(third.id) == ["z", "a"]  # It is not recorded that the other program was before it.
+    assert as_of(second.number or 0) == ["z", "a"]
+    assert twophase.schema_as_of(spark, "t", versions[-1].commit or "") == versions[-1]
+    for unknown in (rolled_back.id, "no-such-transaction"):
+        with pytest.raises(ConfigurationError, match=f"No schema of t is known as of {unknown}"):
+            as_of(unknown)
+    timeline.prune(-1, limit=1000)
+    assert as_of(versions[-1].transaction_id or "") == ["z", "a", "b", "c"]
+    spark.sql("CREATE OR REPLACE TABLE t AS SELECT 1 AS other")
+    spark.sql("DROP TABLE t")
+    spark.sql("CREATE TABLE t USING parquet AS SELECT 1 AS young")
+    with pytest.raises(ConfigurationError, match="No schema of t is known"):
+        as_of(versions[-1].commit or "")
 
 
 @pytest.mark.parametrize("database", ["db.main.", ""])

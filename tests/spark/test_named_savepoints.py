@@ -376,6 +376,10 @@ def test_the_versions_of_a_schema_are_listed_with_their_commits_as_far_as_they_a
     assert line.transaction(widened.transaction_id) is not None
     times = [version.since for version in (first, renamed, widened)]
     assert None not in times and times == sorted(times)
+    for commit in (widened.transaction_id, widened.commit):
+        assert twophase.schema_as_of(spark, "ice.db.u", commit) == widened
+    with pytest.raises(ConfigurationError, match="is known as of 17"):
+        twophase.schema_as_of(spark, "ice.db.u", 17)
     (only,) = twophase.schema_history(spark, "t")
     assert ([field.name for field in only.schema], only.is_current) == (["id", "s", "day"], True)
     assert only.since is not None
@@ -389,6 +393,7 @@ def test_the_versions_of_a_schema_are_listed_with_their_commits_as_far_as_they_a
     shown = json.loads(show("ice.db.u", "--output", "json"))
     assert [version["commit"] for version in shown["schemas"]] == [snapshots[0], None, snapshots[1]]
     assert shown["schemas"][1]["schema"]["fields"][1]["name"] == "label"
+    assert json.loads(show("ice.db.u", "--as-of", snapshots[0], "--output", "json"))["schemas"] == shown["schemas"][:1]
     text = show("t")
     assert "unknown" not in text
     assert "s.x int" in text

@@ -178,6 +178,25 @@ class SupportsSchemaHistory(Catalog):
             It does not exist.
         """
 
+    def schema_id_as_of(self, path: ObjectPath, commit: str) -> int | None:
+        """Return the id of the schema that a commit was written with; None if there is no such commit any more.
+
+        A catalog overrides this whose commits are more than those that began a version.
+
+        Parameters
+        ----------
+        path : ObjectPath
+        commit : str
+            In the store's own terms, or the id of the transaction that made it.
+
+        Raises
+        ------
+        TableNotExistError
+            It does not exist.
+        """
+        known = (v for v in self.schema_versions(path) if commit in (v.commit, v.transaction_id))
+        return next((version.schema.schema_id for version in known), None)
+
 
 #: Option of one insert whose rows may bring columns and wider types; a catalog gets it with the rows' definition.
 MERGE_SCHEMA = "mergeSchema"

@@ -293,15 +293,17 @@ def savepoints(context: Context) -> None:
 
 
 @click.argument("table")
+@click.option("--as-of", metavar="COMMIT", help="Only the last version up to a transaction, snapshot or commit number.")
 @command
-def show_schema(context: Context, table: str) -> None:
+def show_schema(context: Context, table: str, as_of: str | None) -> None:
     """List the versions of the schema of a TABLE, the oldest first, with the first commit of each.
 
     An Iceberg table has all of them. Of others the timeline has those since twophase first changed the schema.
     """
-    from twophase.spark.schema_history import schema_history
+    from twophase.spark.schema_history import schema_as_of, schema_history
 
-    context.out.schemas(table, schema_history(context.session().spark, table))
+    spark = context.session().spark
+    context.out.schemas(table, schema_history(spark, table) if as_of is None else [schema_as_of(spark, table, as_of)])
 
 
 @click.argument("name")
