@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from twophase.catalog.reading import ReadSource
 from twophase.catalog.snapshots import Change, OpenSnapshot
 from twophase.catalogs.jdbc import errors, pinned_reads
-from twophase.catalogs.jdbc.pinned_reads import Version, too_old
+from twophase.catalogs.jdbc.pinned_reads import Version, require, too_old
 from twophase.catalogs.jdbc.postgresql import PostgreSQL
 from twophase.catalogs.jdbc.reading import Guard
 from twophase.catalogs.jdbc.store import Store
@@ -30,6 +30,7 @@ _HOME = "main"
 _EXPORT = "SELECT set_config('idle_in_transaction_session_timeout', '0', true), pg_export_snapshot()"
 #: SQLSTATEs of an unknown snapshot: undefined_object, invalid_parameter_value.
 _UNKNOWN = ("42704", "22023")
+_REPLACED = "it was replaced, altered or truncated since"
 #: A table or view, its partitions and children, and the tables of views, with the file, columns and query of each.
 _PARTS = """
 WITH RECURSIVE parts(oid) AS (
@@ -105,12 +106,11 @@ class ExportedSnapshot(OpenSnapshot):
                 parts = _parts(connection, path)
                 if not parts:
                     raise pinned_reads.no_table(store, path, (), version)
-                _require(store, path, now == parts)
+                require(store, path, now == parts, _REPLACED)
                 reached = [change for change in changes if pinned_reads.is_published(store, connection, path, change)]
                 pinned_reads.refuse_reached(store, path, reached, version)
                 mine = self._version(connection, path)
-                if version not in (None, mine):
-                    raise too_old(store, path, "another writer has changed it since")
+                require(store, path, version in (None, mine))
                 return pinned_reads.source_of(store, connection, path, InSnapshot(self._token, parts), mine)
 
     @contextmanager
@@ -129,11 +129,6 @@ class ExportedSnapshot(OpenSnapshot):
     def close(self) -> None:
         with suppress(SQLAlchemyError):
             self._connection.close()
-
-
-def _require(store: Store, path: ObjectPath, is_unchanged: bool) -> None:
-    if not is_unchanged:
-        raise too_old(store, path, "it was replaced, altered or truncated since")
 
 
 @dataclass(frozen=True)
@@ -162,14 +157,14 @@ class InSnapshot(Guard):
                     self._check(store, now, path)
                 yield
             except DBAPIError as error:
-                _require(store, path, not store.database.is_replaced(error))
+                require(store, path, not store.database.is_replaced(error), _REPLACED)
                 raise
         # Partitions and children can be added in spite of the lock.
         self._check(store, connection, path)
 
     def _check(self, store: Store, connection: sa.Connection, path: ObjectPath) -> None:
         with connection.begin():
-            _require(store, path, _parts(connection, path) == self.parts)
+            require(store, path, _parts(connection, path) == self.parts, _REPLACED)
 
 
 def _adopt(store: Store, connection: sa.Connection, path: ObjectPath, token: str) -> None:

@@ -27,7 +27,7 @@ from twophase.catalogs.jdbc import (
 )
 from twophase.catalogs.jdbc.loading import Loader, Target
 from twophase.catalogs.jdbc.member import ALTER, ALTER_COPY, APPEND, CREATE, DROP, LEAVE, RENAME, Member
-from twophase.catalogs.jdbc.pinned_reads import Pinned
+from twophase.catalogs.jdbc.pinned_reads import Version
 from twophase.catalogs.jdbc.reading import JdbcReader
 from twophase.catalogs.jdbc.store import TAKEN_OVER
 from twophase.errors import (
@@ -283,7 +283,7 @@ class JdbcParticipant(Member):
             )
         # In a snapshot, rows that others have added since are not read.
         pinned = self.document["pinned" if self.effect == RENAME else "seen"]
-        guards = {self.source: Pinned.seen(pinned)} if self.document.get("pins_reads") else {}
+        guards = {self.source: Version.seen(pinned)} if self.document.get("pins_reads") else {}
         reader = JdbcReader(self.store, tables, columns, guards)
         return ReadSource("batches", definition=definitions.as_read(self.definition), reader=reader)
 

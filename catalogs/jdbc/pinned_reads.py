@@ -29,19 +29,20 @@ from twophase.transactions import failures
 
 
 @dataclass(frozen=True)
-class Version:
-    """The version of a table or view.
+class Version(Guard):
+    """The version of a table or view; as a guard, each part reads this version, or is refused.
 
     Attributes
     ----------
     facts : list
         Columns, the database's identifier of the table, and the last publish by twophase.
     content : list or None
-        See :meth:`.Database.content_of_small`; None if the option ``external_writes`` is ``ignore``.
+        See :meth:`.Database.content_of_small`; None if the option ``external_writes`` is ``ignore``. Content that is
+        None, or only counted, is not compared.
     """
 
     facts: list[Any]
-    content: list[Any] | None
+    content: list[Any] | None = None
 
     @classmethod
     def of(cls, store: Store, connection: sa.Connection, path: ObjectPath) -> Version:
@@ -50,8 +51,30 @@ class Version:
         content = store.database.content_of_small(connection, path) if watched else None
         return cls(_facts(store, connection, path), content)
 
+    @classmethod
+    def seen(cls, seen: Mapping[str, Any]) -> Version:
+        """The version that a statement has seen of its target, from :meth:`.Store.seen`."""
+        return cls([seen["columns"], seen["generation"], seen["version"]])
+
     def __str__(self) -> str:
         return json.dumps([self.facts, self.content])
+
+    @contextmanager
+    def watching(self, store: Store, connection: sa.Connection, path: ObjectPath) -> Iterator[None]:
+        try:
+            store.database.keep_for_reading(connection, path)
+            self._check(store, connection, path)
+            if self.content and self.content[0] is not None:
+                # In the same snapshot of the database as the query.
+                require(store, path, store.database.content(connection, path) == self.content)
+            yield
+        except sa.exc.DBAPIError as error:
+            require(store, path, not store.database.is_replaced(error))
+            raise
+        self._check(store, connection, path)
+
+    def _check(self, store: Store, connection: sa.Connection, path: ObjectPath) -> None:
+        require(store, path, _facts(store, connection, path) == self.facts)
 
 
 def _facts(store: Store, connection: sa.Connection, path: ObjectPath) -> list[Any]:
@@ -62,48 +85,17 @@ def _facts(store: Store, connection: sa.Connection, path: ObjectPath) -> list[An
     ]
 
 
-@dataclass(frozen=True)
-class Pinned(Guard):
-    """Each part reads the pinned version, or is refused.
+def require(
+    store: Store, path: ObjectPath, is_unchanged: bool, why: str = "another writer has changed it since"
+) -> None:
+    """Refuse a table whose state of then is gone.
 
-    Attributes
-    ----------
-    facts, content : list
-        As in :class:`Version`; content that is None, or only counted, is not compared.
+    Raises
+    ------
+    SnapshotTooOldError
     """
-
-    facts: list[Any]
-    content: list[Any] | None = None
-
-    @classmethod
-    def seen(cls, seen: Mapping[str, Any]) -> Pinned:
-        """The version that a statement has seen of its target, from :meth:`.Store.seen`."""
-        return cls([seen["columns"], seen["generation"], seen["version"]])
-
-    @contextmanager
-    def watching(self, store: Store, connection: sa.Connection, path: ObjectPath) -> Iterator[None]:
-        try:
-            store.database.keep_for_reading(connection, path)
-            self._check(store, connection, path)
-            self._check_content(store, connection, path)
-            yield
-        except sa.exc.DBAPIError as error:
-            self._require(store, path, not store.database.is_replaced(error))
-            raise
-        self._check(store, connection, path)
-
-    def _check(self, store: Store, connection: sa.Connection, path: ObjectPath) -> None:
-        self._require(store, path, _facts(store, connection, path) == self.facts)
-
-    def _check_content(self, store: Store, connection: sa.Connection, path: ObjectPath) -> None:
-        if self.content and self.content[0] is not None:
-            # In the same snapshot of the database as the query.
-            self._require(store, path, store.database.content(connection, path) == self.content)
-
-    @staticmethod
-    def _require(store: Store, path: ObjectPath, is_unchanged: bool) -> None:
-        if not is_unchanged:
-            raise too_old(store, path, "another writer has changed it since")
+    if not is_unchanged:
+        raise too_old(store, path, why)
 
 
 def too_old(store: Store, path: ObjectPath, why: str) -> SnapshotTooOldError:
@@ -139,9 +131,8 @@ def source_before(store: Store, path: ObjectPath, changes: Sequence[Change], ver
         reached = [c for c in changes if c.number is not None or is_published(store, connection, path, c)]
         refuse_reached(store, path, reached, version)
         now = Version.of(store, connection, path)
-        if version is not None and str(now) != version:
-            raise too_old(store, path, "another writer has changed it since")
-        return source_of(store, connection, path, Pinned(now.facts, now.content), str(now))
+        require(store, path, version in (None, str(now)))
+        return source_of(store, connection, path, now, str(now))
 
 
 def no_table(
@@ -184,7 +175,7 @@ def source_as_planned(
     """
     kinds = TableDefinition.from_document(member.document["arrow"]).schema
     columns = [Column(name, text, kinds.field(name).type) for name, text in member.document["read"]]
-    guards = {} if pinned is None else {table: Pinned.seen(pinned)}
+    guards = {} if pinned is None else {table: Version.seen(pinned)}
     reader = JdbcReader(member.store, [table], columns, guards, source=source)
     return ReadSource("batches", definition=definitions.as_read(member.definition), reader=reader)
 
