@@ -29,7 +29,7 @@ pickling, and says what happened, to which table, in which transaction, what the
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar, Self
 
 
 class TwoPhaseError(Exception):
@@ -106,24 +106,51 @@ class CatalogError(TwoPhaseError):
     """A catalog refused the request, or its store failed."""
 
 
-class TableAlreadyExistsError(CatalogError):
+class _Existence(CatalogError):
+    """The base of errors about a table or database that exists, or does not."""
+
+    _sentence: ClassVar[str]
+
+    @classmethod
+    def of(cls, path: object, catalog: str) -> Self:
+        """Return the error for a table or database of a catalog.
+
+        Parameters
+        ----------
+        path : object
+            The table or database, as the user would write it.
+        catalog : str
+            The name of the catalog.
+        """
+        return cls(cls._sentence.format(path, catalog), path=path)
+
+
+class TableAlreadyExistsError(_Existence):
     """The table to create already exists."""
 
+    _sentence = "Table {} already exists in catalog {}."
 
-class TableNotExistError(CatalogError):
+
+class TableNotExistError(_Existence):
     """The table to replace, write or alter does not exist."""
+
+    _sentence = "Table {} does not exist in catalog {}."
 
 
 class VersionNotExistError(CatalogError):
     """The table has no such version, branch or tag."""
 
 
-class DatabaseAlreadyExistsError(CatalogError):
+class DatabaseAlreadyExistsError(_Existence):
     """The database to create already exists."""
 
+    _sentence = "Database {} already exists in catalog {}."
 
-class DatabaseNotExistError(CatalogError):
+
+class DatabaseNotExistError(_Existence):
     """The database of the table does not exist."""
+
+    _sentence = "Database {} does not exist in catalog {}."
 
 
 class InvalidNameError(CatalogError):

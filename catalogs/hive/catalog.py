@@ -57,6 +57,7 @@ from twophase.catalogs.hive.tables import EXTERNAL, MANAGED, VIEW, HiveTable, Lo
 from twophase.errors import (
     CatalogError,
     ConfigurationError,
+    DatabaseNotExistError,
     TableAlreadyExistsError,
     TableNotExistError,
 )
@@ -173,7 +174,7 @@ class HiveCatalog(
     def load_database(self, database: str) -> dict[str, str]:
         found = self.metastore.get_database(self.metastore.canonical(database))
         if found is None:
-            raise self.store.no_database(database)
+            raise DatabaseNotExistError.of(database, self.name)
         return found
 
     def unstaged_database_reason(self, database: str) -> str | None:
@@ -242,7 +243,7 @@ class HiveCatalog(
         """
         found = self.find(self.canonical(path))
         if found is None:
-            raise TableNotExistError(f"Table {path} does not exist in catalog {self.name}.", path=path)
+            raise TableNotExistError.of(path, self.name)
         if found.kind == VIEW:
             raise CatalogError(f"{path} is a view, not a table.", path=path)
         return found
@@ -275,7 +276,7 @@ class HiveCatalog(
         if table is None:
             if ignore_if_not_exists:
                 return
-            raise TableNotExistError(f"Table {path} does not exist in catalog {self.name}.", path=path)
+            raise TableNotExistError.of(path, self.name)
         self.metastore.drop_table(path.database, path.name)
         self._housekeeping.leave_to_clean(table)
         self.table_dropped(path)

@@ -42,7 +42,7 @@ def plan_drop(store: HiveStore, path: ObjectPath, context: WriteContext) -> Writ
         before = before_of(store, table)
         definition = before.definition
     else:
-        raise TableNotExistError(f"Table {path} does not exist in catalog {store.name}.", path=path)
+        raise TableNotExistError.of(path, store.name)
     version = layout.version_of(default_location, context.transaction_id, context.ordinal)
     refuse_untried(path, version, None if before is None else before.location, environment=store.environment)
     return WriteState(

@@ -61,7 +61,7 @@ def plan_alter(
         return None
     table = store.find(path)
     if table is None:
-        raise TableNotExistError(f"Table {path} does not exist in catalog {store.name}.", path=path)
+        raise TableNotExistError.of(path, store.name)
     if table.kind == VIEW:
         raise CatalogError(f"{path} is a view, not a table.", path=path, hint="Write ALTER VIEW.")
     if table.location is None or read_format(to_definition(table), store.conf) is None:

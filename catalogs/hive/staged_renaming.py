@@ -61,7 +61,7 @@ def plan_rename(store: HiveStore, path: ObjectPath, new_path: ObjectPath, contex
     if new_path.namespace != path.namespace:
         raise CatalogError(f"{path} cannot move to another database.", path=path)
     if base is None and store.find(new_path) is not None:
-        raise TableAlreadyExistsError(f"Table {new_path} already exists in catalog {store.name}.", path=new_path)
+        raise TableAlreadyExistsError.of(new_path, store.name)
     before = _found(store, path, context) if former is None else former.old
     if before is None:
         return None
@@ -97,7 +97,7 @@ def _found(store: HiveStore, path: ObjectPath, context: WriteContext) -> Before 
     """Return the table to be renamed; None if Spark does not list its files."""
     table = store.find(path)
     if table is None:
-        raise TableNotExistError(f"Table {path} does not exist in catalog {store.name}.", path=path)
+        raise TableNotExistError.of(path, store.name)
     if table.kind == VIEW:
         raise CatalogError(f"{path} is a view, not a table.", path=path, hint="Write ALTER VIEW.")
     _refuse_at_its_name(store, path, table, context)

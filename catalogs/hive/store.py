@@ -82,15 +82,11 @@ class HiveStore:
         found = self.metastore.list_tables(database)
         return sorted(name for name in found if not name.startswith(layout.HIDDEN_PREFIX))
 
-    def no_database(self, database: str) -> DatabaseNotExistError:
-        """Return the error for a database that does not exist."""
-        return DatabaseNotExistError(f"Database {database} does not exist in catalog {self.name}.", path=database)
-
     def database_location(self, database: str) -> str:
         """Root directory of a database."""
         location = self.metastore.database_location(self.metastore.canonical(database))
         if location is None:
-            raise self.no_database(database)
+            raise DatabaseNotExistError.of(database, self.name)
         self._roots[database] = location
         return location
 
@@ -119,7 +115,7 @@ class HiveStore:
         """Refuse bad input for a new table, before any job starts."""
         names.check_path(path, self.metastore.longest_name)
         if not self.metastore.database_exists(path.database):
-            raise self.no_database(path.database)
+            raise DatabaseNotExistError.of(path.database, self.name)
         self.check_definition(path, definition, capabilities)
 
     def check_definition(self, path: ObjectPath, definition: TableDefinition, capabilities: Capabilities) -> None:

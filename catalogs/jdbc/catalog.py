@@ -128,9 +128,7 @@ class JdbcCatalog(
         if self.database_exists(database):
             if ignore_if_exists:
                 return
-            raise DatabaseAlreadyExistsError(
-                f"Database {database} already exists in catalog {self.name}.", path=database
-            )
+            raise DatabaseAlreadyExistsError.of(database, self.name)
         with self.store.begin("main", path=database) as connection:
             note = database_notes.note_of(properties or {})
             self.store.database.create_database(connection, database, note.write())
@@ -176,7 +174,7 @@ class JdbcCatalog(
 
     def _require_database(self, database: str) -> None:
         if not self.database_exists(database):
-            raise DatabaseNotExistError(f"Database {database} does not exist in catalog {self.name}.", path=database)
+            raise DatabaseNotExistError.of(database, self.name)
 
     # -- tables --------------------------------------------------------------------------------------------------
 
@@ -207,7 +205,7 @@ class JdbcCatalog(
         """
         kind = self.kind_of(path)
         if kind is None:
-            raise TableNotExistError(f"Table {path} does not exist in catalog {self.name}.", path=path)
+            raise TableNotExistError.of(path, self.name)
         return kind
 
     def load_table(self, path: ObjectPath) -> TableDefinition:
@@ -244,7 +242,7 @@ class JdbcCatalog(
         if self.table_exists(path):
             if ignore_if_exists:
                 return
-            raise TableAlreadyExistsError(f"Table {path} already exists in catalog {self.name}.", path=path)
+            raise TableAlreadyExistsError.of(path, self.name)
         clauses = definitions.column_clauses(path, definition, self.store.database)
         with self.store.begin(path.database, path=path) as connection:
             altering.create(self.store.database, connection, path, definition, clauses)
@@ -266,7 +264,7 @@ class JdbcCatalog(
         if new_path.namespace != path.namespace:
             raise CatalogError(f"{path} cannot move to another database.", path=path)
         if self.table_exists(new_path):
-            raise TableAlreadyExistsError(f"Table {new_path} already exists in catalog {self.name}.", path=new_path)
+            raise TableAlreadyExistsError.of(new_path, self.name)
         with self.store.begin(path.database, path=path) as connection:
             self.store.database.rename(connection, path, new_path)
 

@@ -140,7 +140,7 @@ def no_table(
 ) -> TableNotExistError | SnapshotTooOldError:
     """The error for a table that is not there."""
     if version is None and (not changes or any(map(_creates, changes))):
-        return TableNotExistError(f"Table {path} does not exist in catalog {store.settings.catalog}.", path=path)
+        return TableNotExistError.of(path, store.settings.catalog)
     return too_old(store, path, "it was dropped since")
 
 

@@ -115,17 +115,13 @@ def plan_drop(store: Store, path: ObjectPath, context: WriteContext, since: floa
     with store.begin(path.database, path=path, read_only=True) as connection:
         seen = store.seen(connection, path)
         if seen is None and context.base is None:
-            raise _no_table(store, path)
+            raise TableNotExistError.of(path, store.settings.catalog)
         _refuse_view(store, connection, path)
         if _is_left(context.base):  # What the transaction made is gone, and the other table keeps its new name.
             assert context.base is not None
             return {**document_of(path, Purpose.DROP_TABLE, LEAVE, context, since), "seen": context.base["seen"]}
         before = watched(store, connection, path, DROP, context.base["seen"] if context.base else seen)
     return {**document_of(path, Purpose.DROP_TABLE, DROP, context, since), "seen": before}
-
-
-def _no_table(store: Store, path: ObjectPath) -> TableNotExistError:
-    return TableNotExistError(f"Table {path} does not exist in catalog {store.settings.catalog}.", path=path)
 
 
 def _check_target(
@@ -138,9 +134,9 @@ def _check_target(
 ) -> None:
     there = seen is not None if base is None else base["effect"] not in (DROP, LEAVE)
     if there and purpose in (Purpose.CREATE_TABLE_AS, Purpose.CREATE_TABLE_AS_IF_NOT_EXISTS):
-        raise TableAlreadyExistsError(f"Table {path} already exists in catalog {store.settings.catalog}.", path=path)
+        raise TableAlreadyExistsError.of(path, store.settings.catalog)
     if not there and not purpose.creates:
-        raise _no_table(store, path)
+        raise TableNotExistError.of(path, store.settings.catalog)
     if seen is None:
         return
     if store.database.table_kind(connection, path) == "view":

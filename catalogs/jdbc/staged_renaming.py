@@ -57,9 +57,7 @@ def plan_rename(
         raise CatalogError(f"{path} cannot move to another database.", path=path)
     with store.begin(path.database, path=path, read_only=True) as connection:
         if base is None and store.database.table_kind(connection, new_path) is not None:
-            raise TableAlreadyExistsError(
-                f"Table {new_path} already exists in catalog {store.settings.catalog}.", path=new_path
-            )
+            raise TableAlreadyExistsError.of(new_path, store.settings.catalog)
         facts = _facts(store, connection, path, context)
     return {
         **document_of(new_path, Purpose.CREATE_TABLE_AS, RENAME, context, since),

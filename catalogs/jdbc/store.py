@@ -198,7 +198,7 @@ class Store:
         """
         seen = self.seen(connection, path)
         if seen is None:
-            raise TableNotExistError(f"Table {path} does not exist in catalog {self.settings.catalog}.", path=path)
+            raise TableNotExistError.of(path, self.settings.catalog)
         if self.database.table_kind(connection, path) == "view":
             raise CatalogError(f"{path} is a view, not a table.", path=path)
         return seen

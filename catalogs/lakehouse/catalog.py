@@ -180,9 +180,7 @@ class LakehouseCatalog(
                 self.store.create_namespace(database, given)
         except NamespaceAlreadyExistsError:
             if not ignore_if_exists:
-                raise DatabaseAlreadyExistsError(
-                    f"Database {database} already exists in catalog {self.name}.", path=database
-                ) from None
+                raise DatabaseAlreadyExistsError.of(database, self.name) from None
 
     def alter_database(self, database: str, changes: Mapping[str, str | None]) -> None:
         self._require_database(database)
@@ -221,15 +219,12 @@ class LakehouseCatalog(
             with self.store.speaking(path=database):
                 found = self.store.catalog.load_namespace_properties((database,))
         except NoSuchNamespaceError:
-            raise self._no_database(database) from None
+            raise DatabaseNotExistError.of(database, self.name) from None
         return {key: value for key, value in found.items() if key != "exists"}
-
-    def _no_database(self, database: str) -> DatabaseNotExistError:
-        return DatabaseNotExistError(f"Database {database} does not exist in catalog {self.name}.", path=database)
 
     def _require_database(self, database: str) -> None:
         if not self.database_exists(database):
-            raise self._no_database(database)
+            raise DatabaseNotExistError.of(database, self.name)
 
     # -- tables --------------------------------------------------------------------------------------------------
 
@@ -272,7 +267,7 @@ class LakehouseCatalog(
     def create_table(self, path: ObjectPath, definition: TableDefinition, *, ignore_if_exists: bool = False) -> None:
         self.check_path(path)
         if not tables.create(self.lakehouse, path, definition) and not ignore_if_exists:
-            raise TableAlreadyExistsError(f"Table {path} already exists in catalog {self.name}.", path=path)
+            raise TableAlreadyExistsError.of(path, self.name)
 
     def drop_table(self, path: ObjectPath, *, ignore_if_not_exists: bool = False, purge: bool = False) -> None:
         if not tables.drop(self.lakehouse, path, purge=purge) and not ignore_if_not_exists:
@@ -283,7 +278,7 @@ class LakehouseCatalog(
             raise self.lakehouse.no_table(path)
         self.check_path(new_path)
         if not self.store.rename(path, new_path):
-            raise TableAlreadyExistsError(f"Table {new_path} already exists in catalog {self.name}.", path=new_path)
+            raise TableAlreadyExistsError.of(new_path, self.name)
 
     def alter_table(self, path: ObjectPath, changes: Iterable[TableChange]) -> None:
         self.lakehouse.load_to_write(path)

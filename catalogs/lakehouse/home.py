@@ -69,7 +69,7 @@ class Lakehouse:
 
     def no_table(self, path: ObjectPath) -> TableNotExistError:
         """The error for a table that does not exist."""
-        return TableNotExistError(f"Table {path} does not exist in catalog {self.name}.", path=path)
+        return TableNotExistError.of(path, self.name)
 
     def own_key(self) -> str:
         """A random key for files that do not belong to a participant."""

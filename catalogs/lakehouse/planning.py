@@ -143,7 +143,7 @@ def _check_target(
 ) -> None:
     there = loaded is not None or base is not None
     if there and purpose in (Purpose.CREATE_TABLE_AS, Purpose.CREATE_TABLE_AS_IF_NOT_EXISTS):
-        raise TableAlreadyExistsError(f"Table {path} already exists in catalog {lakehouse.name}.", path=path)
+        raise TableAlreadyExistsError.of(path, lakehouse.name)
     if not there and not purpose.creates:
         raise lakehouse.no_table(path)
     if loaded is not None:

@@ -197,7 +197,7 @@ def change(
     for attempt in range(store.settings.commit_retries + 1):
         current = store.load(path)
         if current is None:
-            raise TableNotExistError(f"Table {path} does not exist in catalog {store.settings.catalog}.", path=path)
+            raise TableNotExistError.of(path, store.settings.catalog)
         updates = tuple(make(current))
         if not updates:
             return None

@@ -46,7 +46,7 @@ def plan_rename(
     if base is not None and base.get(RENAMED) is not True:
         raise failures.not_renamed(new_path, context.transaction_id)
     if base is None and lakehouse.store.pointer(new_path) is not None:
-        raise TableAlreadyExistsError(f"Table {new_path} already exists in catalog {lakehouse.name}.", path=new_path)
+        raise TableAlreadyExistsError.of(new_path, lakehouse.name)
     seen = None if base is None else base["seen"]
     effect = CREATE if seen is None else REPLACE  # The table that had the name is to be as it was, too.
     return {

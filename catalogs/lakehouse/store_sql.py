@@ -306,9 +306,7 @@ class SqlStore(Store):
         if connection.execute(mine.with_for_update(read=True)).first() is None and not any(
             connection.execute(found).first() for found in self._traces(database)
         ):
-            raise DatabaseNotExistError(
-                f"Database {database} does not exist in catalog {self.settings.catalog}.", path=database
-            )
+            raise DatabaseNotExistError.of(database, self.settings.catalog)
 
     def _traces(self, database: str) -> Iterator[sa.Select[Any]]:
         """Queries for what makes a database without a row of its own: tables in it, and databases below it."""

@@ -132,7 +132,7 @@ class CatalogMetadata(ABC):
             It does not exist.
         """
         if not self.database_exists(database):
-            raise DatabaseNotExistError(f"Database {database} does not exist in catalog {self.name}.", path=database)
+            raise DatabaseNotExistError.of(database, self.name)
         return {}
 
     # -- tables --------------------------------------------------------------------------------------------------

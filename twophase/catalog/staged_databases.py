@@ -63,7 +63,7 @@ def plan_create(
             hint="Create it before the transaction.",
         )
     if catalog.database_exists(database):
-        raise _exists(catalog, database)
+        raise DatabaseAlreadyExistsError.of(database, catalog.name)
     catalog.refuse_new_database(database, properties)
     facts = {"properties": dict(properties), "can_undo": True}
     return CreateDatabase(catalog, _document(catalog, database, Purpose.CREATE_DATABASE, context, **facts))
@@ -91,7 +91,7 @@ def plan_drop(
         It is not empty.
     """
     if not catalog.database_exists(database):
-        raise DatabaseNotExistError(f"Database {database} does not exist in catalog {catalog.name}.", path=database)
+        raise DatabaseNotExistError.of(database, catalog.name)
     # Marked last, when the tables are gone; but before those whose publish cannot be undone, as the mark can be.
     facts = {
         "gone": sorted(gone),
@@ -145,10 +145,6 @@ def _document(
 def _some(names: Collection[str]) -> str:
     shown = sorted(names)
     return ", ".join(shown[:5]) + (f" and {len(shown) - 5} more" if len(shown) > 5 else "")
-
-
-def _exists(catalog: Catalog, database: str) -> DatabaseAlreadyExistsError:
-    return DatabaseAlreadyExistsError(f"Database {database} already exists in catalog {catalog.name}.", path=database)
 
 
 class DatabaseChange(TwoPhaseCatalogTable):
@@ -208,7 +204,7 @@ class CreateDatabase(DatabaseChange):
         if facts is None:
             self.catalog.create_database(self.name, properties={**self.document["properties"], **self._marks})
         elif not self._is_own(facts):
-            raise _exists(self.catalog, self.name)
+            raise DatabaseAlreadyExistsError.of(self.name, self.catalog.name)
         self.document["identity"] = self.databases.database_identity(self.name)
 
     @property

@@ -95,7 +95,7 @@ class TransactionalCatalog(TransactionalStore):
 
     def load_table(self, path: ObjectPath) -> TableDefinition:
         if (found := self._found(path)) is None:
-            raise self._missing(path)
+            raise TableNotExistError.of(path, self.name)
         return found.definition
 
     def table_version(self, path: ObjectPath) -> Any:
@@ -111,14 +111,14 @@ class TransactionalCatalog(TransactionalStore):
                 self.make(db, target, replace(definition, options={}))
                 self.stamp(db, target, uuid.uuid4().hex)
             elif not ignore_if_exists:
-                raise self._existing(path)
+                raise TableAlreadyExistsError.of(path, self.name)
 
     def drop_table(self, path: ObjectPath, *, ignore_if_not_exists: bool = False, purge: bool = False) -> None:
         with self.transaction() as db:
             if self._look(db, path) is not None:
                 self.remove(db, self.canonical(path))
             elif not ignore_if_not_exists:
-                raise self._missing(path)
+                raise TableNotExistError.of(path, self.name)
 
     def read_source(self, path: ObjectPath) -> ReadSource:
         definition = self.load_table(path)
@@ -131,12 +131,6 @@ class TransactionalCatalog(TransactionalStore):
     def _found(self, path: ObjectPath) -> StoredTable | None:
         with self.transaction() as db:
             return self._look(db, path)
-
-    def _existing(self, path: ObjectPath) -> TableAlreadyExistsError:
-        return TableAlreadyExistsError(f"Table {path} already exists in catalog {self.name}.", path=path)
-
-    def _missing(self, path: ObjectPath) -> TableNotExistError:
-        return TableNotExistError(f"Table {path} does not exist in catalog {self.name}.", path=path)
 
     def _require_possible(self, path: ObjectPath, definition: TableDefinition) -> None:
         """Refuse a statement without a declared capability, or a table that cannot be staged or stored, up front."""
@@ -175,9 +169,9 @@ class TransactionalCatalog(TransactionalStore):
             current = TableDefinition.from_document(context.base["definition"])
         tolerant = ignore_if_exists or purpose is Purpose.CREATE_TABLE_AS_IF_NOT_EXISTS
         if current is None and not purpose.creates:
-            raise self._missing(path)
+            raise TableNotExistError.of(path, self.name)
         if current is not None and purpose is Purpose.CREATE_TABLE_AS and not tolerant:
-            raise self._existing(path)
+            raise TableAlreadyExistsError.of(path, self.name)
         if current is not None and purpose.inserts:
             _require_as_many(path, definition, current)
             definition = current

@@ -282,4 +282,4 @@ class TransactionalStore(SupportsGroupPublish, SupportsCleaning):
         DatabaseNotExistError
         """
         if not self._has(db, database):
-            raise DatabaseNotExistError(f"Database {database} does not exist in catalog {self.name}.", path=database)
+            raise DatabaseNotExistError.of(database, self.name)

@@ -104,9 +104,7 @@ class ChaosHome(SupportsGroupPublish):
         try:
             found: Document = document["databases"][database]
         except KeyError:
-            raise DatabaseNotExistError(
-                f"Database {database} does not exist in catalog {self.name}.", path=database
-            ) from None
+            raise DatabaseNotExistError.of(database, self.name) from None
         return found
 
     def tables_of(self, document: Document, path: ObjectPath) -> Document:

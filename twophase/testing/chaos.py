@@ -114,7 +114,7 @@ class ChaosCatalog(
         try:
             found: Document = self.tables_of(document, path)[path.name]
         except (KeyError, DatabaseNotExistError):
-            raise TableNotExistError(f"Table {path} does not exist in catalog {self.name}.", path=path) from None
+            raise TableNotExistError.of(path, self.name) from None
         return found
 
     # -- tables --------------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ class ChaosCatalog(
             if path.name in tables:
                 if ignore_if_exists:
                     return
-                raise self._exists(path)
+                raise TableAlreadyExistsError.of(path, self.name)
             rows = _rows.encode(definition.schema.empty_table())
             tables[path.name] = {"definition": definition.to_document(), "rows": rows, "version": uuid.uuid4().hex}
 
@@ -177,7 +177,7 @@ class ChaosCatalog(
             table = self._table(document, path)
             new_tables = self.tables_of(document, new_path)
             if new_path.name in new_tables:
-                raise self._exists(new_path)
+                raise TableAlreadyExistsError.of(new_path, self.name)
             del self.tables_of(document, path)[path.name]
             new_tables[new_path.name] = table
 
@@ -207,12 +207,12 @@ class ChaosCatalog(
         context = context or WriteContext.alone(self.name)
         target = self._target(path, context)
         if target is None and not purpose.creates:
-            raise TableNotExistError(f"Table {path} does not exist in catalog {self.name}.", path=path)
+            raise TableNotExistError.of(path, self.name)
         tolerant = purpose is Purpose.CREATE_TABLE_AS_IF_NOT_EXISTS
         if purpose is Purpose.CREATE_TABLE_AS:
             tolerant = ignore_if_exists
             if target is not None and not tolerant:
-                raise self._exists(path)
+                raise TableAlreadyExistsError.of(path, self.name)
         return ChaosTable.offer(self, path, definition, purpose, context, target, tolerant)
 
     def two_phase_drop_table(
@@ -221,7 +221,7 @@ class ChaosCatalog(
         context = context or WriteContext.alone(self.name)
         target = self._target(path, context)
         if target is None:
-            raise TableNotExistError(f"Table {path} does not exist in catalog {self.name}.", path=path)
+            raise TableNotExistError.of(path, self.name)
         return ChaosTable.offer(self, path, target, Purpose.DROP_TABLE, context, target, False)
 
     def _target(self, path: ObjectPath, context: WriteContext) -> TableDefinition | None:
@@ -257,9 +257,6 @@ class ChaosCatalog(
             for member in members:
                 member.undo_in(document)
             return True
-
-    def _exists(self, path: ObjectPath) -> TableAlreadyExistsError:
-        return TableAlreadyExistsError(f"Table {path} already exists in catalog {self.name}.", path=path)
 
     def _check(self, path: ObjectPath, definition: TableDefinition) -> None:
         """Refuse a definition that this store does not support, before anything happens."""
