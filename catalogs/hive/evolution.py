@@ -233,8 +233,6 @@ class Evolution:
         default = default_sql(change)
         if not field.nullable and default is None:
             raise self.refused(f"old files have no values for {field.name}, which must be nullable or have a default")
-        if default is not None and not _is_literal(default):
-            raise self.refused(f"the default of {field.name} must be a literal, which old rows can take")
         data_type, metadata = _spelled(field.type, described["type"])
         kept = {HELD + key: facts[key] for key in DEFAULTS if key in facts}
         self._do(
@@ -370,14 +368,6 @@ def _holds_struct(node: Field) -> bool:
 def _shape(schema: Schema) -> list[tuple[str, Any]]:
     """Names, types and positions."""
     return [(node.name, node.leaf or node.kind) for node in schema.walk()]
-
-
-def _is_literal(sql: str) -> bool:
-    """Whether the text of a default is a plain literal, so that Spark can store it for old rows."""
-    text = sql.strip()
-    is_text = len(text) > 1 and text[0] == text[-1] == "'" and "'" not in text[1:-1] and "\\" not in text
-    is_number = text.lstrip("+-").replace(".", "", 1).isdigit()
-    return is_text or is_number or text.upper() in ("NULL", "TRUE", "FALSE")
 
 
 def _spelled(data_type: pa.DataType, described: Any) -> tuple[pa.DataType, dict[str, str]]:

@@ -76,6 +76,6 @@ def _expressions(before: Schema, after: Schema, schema: pa.Schema, policy: Promo
 
 
 def _new(field: pa.Field, metadata: Mapping[str, str]) -> str:
-    """A new column, in types that the rules do not know, too: its default, which is a literal, or NULL."""
-    value = metadata.get(HELD + DEFAULTS[0], "NULL")
+    """A new column, in types that the rules do not know, too: the value of its default for old rows, or NULL."""
+    value = metadata.get(HELD + DEFAULTS[1], "NULL")
     return f"CAST({value} AS {sql_type(field)}) AS {quote(field.name)}"

@@ -173,10 +173,11 @@ class _Work:
         sql = default_sql(change)
         if sql is None:
             return None
-        text = defaults.constant(sql)
+        text = defaults.spark_literal(sql)
         if text is None:
             raise CatalogError(
-                f"The column {change.path[-1]} was not added to {self._path}: its DEFAULT {sql} is no plain constant; "
+                f"The column {change.path[-1]} was not added to {self._path}: its DEFAULT {sql} is no literal that "
+                "each database has, such as 7, 'a' or DATE'2026-01-01'; "
                 "nothing was changed.",
                 path=self._path,
                 hint="Add it without one, and set its DEFAULT in the database itself.",
@@ -208,6 +209,6 @@ class _Work:
         return Altered(before, node.name, kind, plain_type(node), nullable, node.comment, default)
 
     def _literal(self, sql: str, kind: pa.DataType | None) -> str:
-        text = str(defaults.constant(sql))
+        text = str(defaults.spark_literal(sql))
         bare = sql.strip() == text and kind is not None and not pa.types.is_string(kind)
         return text if bare else self._database.text(text)

@@ -23,6 +23,11 @@ _is = pa.types
 _TEXT_OR_NUMBER = r"'([^'\\]*)'|(-?\d+(?:\.\d+)?)|(true|false)"
 _CONSTANT = re.compile(rf"\(?\s*(?:{_TEXT_OR_NUMBER})\s*\)?(?:::[\w\s\"(),.\[\]]+)?", re.IGNORECASE)
 
+#: A literal in Spark's SQL, of the types that mean the same in each database: no moment with a time zone.
+_SPARK_LITERAL = re.compile(
+    r"(?:(?:DATE|TIMESTAMP_NTZ)\s*)?'((?:[^'\\]|'')*)'|([+-]?\d+(?:\.\d*)?(?:E[+-]?\d+)?|true|false)", re.IGNORECASE
+)
+
 _SPARK = (
     (_is.is_boolean, "BOOLEAN"),
     (_is.is_int8, "TINYINT"),
@@ -44,6 +49,15 @@ def constant(sql: str) -> str | None:
     """The text of a constant: of a number, a truth value, or a text without quotes; None for any other SQL."""
     found = _CONSTANT.fullmatch(sql.strip())
     return None if found is None else next(text for text in found.groups() if text is not None)
+
+
+def spark_literal(sql: str) -> str | None:
+    """The text of a literal of Spark's that each database has, too; None for any other SQL, and for NULL."""
+    found = _SPARK_LITERAL.fullmatch(sql.strip())
+    if found is None:
+        return None
+    text, bare = found.groups()
+    return str(bare) if text is None else str(text).replace("''", "'")
 
 
 def computed(columns: Sequence[Column]) -> list[str]:

@@ -431,6 +431,46 @@ def test_defaults_of_a_table_whose_columns_were_moved_are_set_and_dropped(
     assert rows(spark, "SELECT b FROM t WHERE d = 1") == [(5,)]
 
 
+#: Defaults of all kinds, by the types of their columns.
+GIVEN = (
+    ("INT", "7"),
+    ("INT", "1 + 1"),
+    ("STRING", "'it''s'"),
+    ("STRING", "NULL"),
+    ("DOUBLE", "1e3"),
+    ("DATE", "DATE'2026-01-01'"),
+    ("DATE", "current_date()"),
+    ("TIMESTAMP", "TIMESTAMP'2026-01-01 10:00:00'"),
+    ("ARRAY<INT>", "array(1, 2)"),
+    ("CHAR(3)", "'x'"),
+)
+
+
+@pytest.mark.promise("evolution", "a column's DEFAULT may be what it may be for Spark: old rows read its present value")
+@pytest.mark.parametrize("kind", ["parquet", "orc"])
+def test_a_new_column_has_any_default_that_it_may_have_in_spark(spark: SparkSession, t: str, kind: str) -> None:
+    """Natively behind the last column, by a rewrite before the first one; compared with a table that Spark alters."""
+    spark.sql(f"CREATE OR REPLACE TABLE t USING {kind} TBLPROPERTIES ('twophase.alter'='rewrite') AS SELECT 1 AS id")
+    spark.sql("ALTER TABLE t ADD COLUMN first INT FIRST")
+    spark.sql(f"CREATE OR REPLACE TABLE u USING {kind} AS SELECT CAST(NULL AS INT) AS first, 1 AS id")
+    for place in ("", "FIRST"):
+        for index, (data_type, default) in enumerate(GIVEN):
+            column = f"c{index}{place} {data_type} DEFAULT {default}"
+            spark.sql(f"ALTER TABLE t ADD COLUMN {column} {place}")
+            spark.sql(f"ALTER TABLE u ADD COLUMNS ({column})")
+    for table in ("t", "u"):
+        spark.sql(f"INSERT INTO {table} (id) VALUES (2)")
+        spark.sql(f"ALTER TABLE {table} ALTER COLUMN c1 SET DEFAULT 3 * 3")
+        spark.sql(f"INSERT INTO {table} (id) VALUES (3)")
+    names = ", ".join(spark.table("u").columns)
+    found = spark.sql(f"SELECT {names} FROM t ORDER BY id").collect()
+    assert found == spark.sql(f"SELECT {names} FROM u ORDER BY id").collect()
+    assert [(row.c0, row.c1, row.c2, row.c3) for row in found] == [(7, n, "it's", None) for n in (2, 2, 9)]
+    spark.sql("DROP TABLE u")
+    with pytest.raises(AnalysisException, match="DEFAULT"):
+        spark.sql("ALTER TABLE t ADD COLUMN wrong INT DEFAULT (SELECT 1)")
+
+
 def test_columns_are_added_behind_those_that_a_metastore_has_refused(spark: SparkSession, t: str) -> None:
     made(spark, "SELECT 1 AS a, 'x' AS b", ids=False)
     spark.sql("ALTER TABLE t ADD COLUMN c STRING FIRST")  # Hive compares types by position.

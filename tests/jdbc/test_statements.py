@@ -8,6 +8,7 @@ import venv
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -474,6 +475,18 @@ def test_ddl_goes_through_sparks_own_statements(shop: Shop) -> None:
     assert properties["team"] == "it's \\ ours"
     shop.sql("DROP TABLE @weekly")
     assert not shop.spark.catalog.tableExists(shop.name("weekly"))
+
+
+def test_a_new_column_takes_a_default_that_each_database_has(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @daily AS SELECT 1L AS id")
+    for column in ("a DATE DEFAULT DATE'2026-01-01'", "b STRING DEFAULT 'it''s'", "c DOUBLE DEFAULT 1e3"):
+        shop.sql(f"ALTER TABLE @daily ADD COLUMN {column}")
+    shop.sql("ALTER TABLE @daily ADD COLUMN d INT DEFAULT NULL")
+    shop.sql("INSERT INTO @daily (id) VALUES (2)")
+    given = (date(2026, 1, 1), "it's", 1000.0, None)
+    assert shop.read("SELECT * FROM @daily") == [(1, *given), (2, *given)]
+    with pytest.raises(CatalogError, match=r"its DEFAULT current_date\(\) is no literal that"):
+        shop.sql("ALTER TABLE @daily ADD COLUMN e DATE DEFAULT current_date()")
 
 
 def test_one_write_brings_its_columns_where_it_says_so(shop: Shop) -> None:

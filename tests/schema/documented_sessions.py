@@ -30,9 +30,14 @@ _BRINGS = "a write that brings columns or wider types (`mergeSchema`)"
 CHANGES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     # Spark itself changes a collation only while no column was moved, renamed or dropped: it comes first.
     "`ALTER COLUMN ... TYPE STRING COLLATE ...` of a text": ((), ("ALTER COLUMN text TYPE STRING COLLATE UTF8_LCASE",)),
-    "`ADD COLUMN`, `FIRST`, `AFTER`, a `DEFAULT` that is a literal": (
+    "`ADD COLUMN`, `FIRST`, `AFTER`, with a `DEFAULT`": (
         (),
-        ("ADD COLUMN n INT", "ADD COLUMN o INT FIRST", "ADD COLUMN q INT AFTER id", "ADD COLUMN r INT DEFAULT 7"),
+        (
+            "ADD COLUMN n INT",
+            "ADD COLUMN o INT FIRST",
+            "ADD COLUMN q INT AFTER id",
+            "ADD COLUMN r DATE DEFAULT current_date()",
+        ),
     ),
     "... a `DEFAULT` that does not come last; what comes before or passes a column that has one": (
         (),

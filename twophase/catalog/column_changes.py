@@ -142,10 +142,10 @@ class ColumnChanges:
 
 
 def default_sql(change: TableChange) -> str | None:
-    """The ``DEFAULT`` of a new column, in Spark's SQL; None if it has none."""
+    """The ``DEFAULT`` of a new column, in Spark's SQL; None if it has none, or NULL."""
     described = (change.arguments["field"].field(0).metadata or {}).get(_SPARK_FIELD)
     found = None if described is None else json.loads(described).get("metadata", {}).get("CURRENT_DEFAULT")
-    return None if found is None else str(found)
+    return None if found is None or str(found).strip().upper() == "NULL" else str(found)
 
 
 def _drop(schema: Schema, change: TableChange) -> DropField | None:

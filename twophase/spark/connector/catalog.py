@@ -348,7 +348,7 @@ class NativeCatalog(NamespacesMixin, Proxy):
     def alterTable(self, identifier: Any, changes: Any) -> Any:
         with thrown_to_spark(self._jvm, identifier):
             path = object_path(self._jvm, identifier)
-            self._alter_or_stage(path, changes_of(list(changes)))
+            self._alter_or_stage(path, changes_of(self._jvm, list(changes)))
             return TableProxy(self._session, self._catalog, path, self._definition(path))
 
     def _alter_or_stage(self, path: ObjectPath, changes: Sequence[TableChange]) -> None:

@@ -13,7 +13,7 @@ from twophase.catalog import Catalog, TableChange
 from twophase.errors import CatalogError
 from twophase.model import BucketSpec, ObjectPath, OverwriteScope, TableDefinition, Transform, quote
 from twophase.spark import types
-from twophase.spark.jvm import tables, values
+from twophase.spark.jvm import defaults, tables, values
 from twophase.spark.jvm.expressions import column_of, is_literal, text_as, text_of, truth_of
 from twophase.spark.jvm.formats import hive_format, short_name
 from twophase.spark.jvm.gateway import Jvm
@@ -245,7 +245,7 @@ def _equality(jvm: Jvm, predicate: Any, zone: str) -> tuple[str, str | None] | N
 # -- ALTER TABLE -------------------------------------------------------------------------------------------------------
 
 
-def changes_of(changes: Sequence[Any]) -> list[TableChange]:
+def changes_of(jvm: Jvm, changes: Sequence[Any]) -> list[TableChange]:
     """Convert Spark's changes to twophase's.
 
     Raises
@@ -253,7 +253,7 @@ def changes_of(changes: Sequence[Any]) -> list[TableChange]:
     CatalogError
         A change that no catalog supports.
     """
-    return [_change(change) for change in changes]
+    return [_change(jvm, change) for change in changes]
 
 
 def database_changes(changes: Sequence[Any]) -> dict[str, str | None]:
@@ -265,8 +265,10 @@ def database_changes(changes: Sequence[Any]) -> dict[str, str | None]:
     return found
 
 
-def _change(change: Any) -> TableChange:
+def _change(jvm: Jvm, change: Any) -> TableChange:
     kind = str(change.getClass().getSimpleName())
+    if kind == "AddColumn":
+        return _add_column(jvm, change)
     if kind not in _CHANGES:
         raise CatalogError(f"ALTER TABLE: the change {kind} is not supported.")
     return _CHANGES[kind](change)
@@ -276,10 +278,10 @@ def _path(change: Any) -> tuple[str, ...]:
     return tuple(change.fieldNames())
 
 
-def _field(name: str, data_type: Any, nullable: bool, comment: str | None, default: str | None = None) -> pa.Schema:
-    metadata = {"comment": comment} if comment is not None else {}
-    if default is not None:
-        metadata |= {"CURRENT_DEFAULT": default, "EXISTS_DEFAULT": default}
+def _field(
+    name: str, data_type: Any, nullable: bool, comment: str | None, default: Mapping[str, str] | None = None
+) -> pa.Schema:
+    metadata = {**({} if comment is None else {"comment": comment}), **(default or {})}
     field = {"name": name, "type": types.parse_type(str(data_type.json())), "nullable": nullable, "metadata": metadata}
     return types.to_arrow(types.struct_json([field]))
 
@@ -305,7 +307,7 @@ def _remove_property(change: Any) -> TableChange:
     return TableChange("remove_property", (), {"key": str(change.property())})
 
 
-def _add_column(change: Any) -> TableChange:
+def _add_column(jvm: Jvm, change: Any) -> TableChange:
     path = _path(change)
     default = change.defaultValue()
     field = _field(
@@ -313,7 +315,7 @@ def _add_column(change: Any) -> TableChange:
         change.dataType(),
         bool(change.isNullable()),
         change.comment(),
-        None if default is None else str(default.getSql()),
+        None if default is None else defaults.of_new_column(jvm, change.dataType(), str(default.getSql())),
     )
     return TableChange("add_column", path, {"field": field, **_position(change.position())})
 
@@ -331,7 +333,6 @@ def _update_default(change: Any) -> TableChange:
 _CHANGES: Mapping[str, Any] = {
     "SetProperty": _set_property,
     "RemoveProperty": _remove_property,
-    "AddColumn": _add_column,
     "DeleteColumn": lambda c: TableChange("drop_column", _path(c), {"if_exists": bool(c.ifExists())}),
     "RenameColumn": lambda c: TableChange("rename_column", _path(c), {"name": str(c.newName())}),
     "UpdateColumnType": _update_type,

@@ -256,6 +256,7 @@ _HIVE: Mapping[str, tuple[str, ...]] = {
     _SQL + "hive.execution.InsertIntoHiveTable": (".table", ".partition", ".query", ".overwrite"),
     _SQL + "execution.datasources.DataSourceAnalysis": ("convertStaticPartitions",),
     _CATALYST + "types.DataTypeUtils": ("toAttributes",),
+    _CATALYST + "util.ResolveDefaultColumns": ("analyze",),
     _SQL + "hive.execution.HiveOptions": ("fileFormat", "inputFormat", "outputFormat", "serde", "serdeProperties"),
 }
 
