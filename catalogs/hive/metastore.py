@@ -245,6 +245,11 @@ class Metastore(ABC):
         """Whether Parquet files are read by the ids of a table's fields, where it has ids."""
         return True
 
+    @property
+    def writes_ids(self) -> bool:
+        """Whether Parquet files are written with the ids of a table's fields, where it has ids."""
+        return True
+
     def reads_by_position(self, table: HiveTable) -> str | None:
         """The setting by which files of an ORC table are not read by the names of their columns; None if they are."""
         return None

@@ -15,6 +15,7 @@ from twophase.catalog.schema_changes import MERGE_SCHEMA
 from twophase.catalogs.files import normal, refuse_untried
 from twophase.catalogs.hive import bringing, layout, linking, names
 from twophase.catalogs.hive.definitions import (
+    FIELD_IDS,
     PROVIDERS,
     SERDE_PROVIDER,
     complete,
@@ -178,6 +179,7 @@ def plan_write(
         wanted = store.numbered(complete(definition, store.conf))
     if wanted.provider not in capabilities.providers or wanted.provider not in PROVIDERS:
         return None
+    _check_ids(store, path, wanted)
     planner = _Planner(
         store, path, wanted, purpose, context, base, table, default_location, dropped, brought, displaces
     )
@@ -215,6 +217,17 @@ def _check_width(path: ObjectPath, table: TableDefinition, rows: TableDefinition
     if len(rows.schema) not in (0, len(table.schema)):
         widths = f"the rows have {len(rows.schema)} columns, the table has {len(table.schema)}"
         raise CatalogError(f"{path} was not written: {widths}.", path=path)
+
+
+def _check_ids(store: HiveStore, path: ObjectPath, wanted: TableDefinition) -> None:
+    has_ids = wanted.provider == "parquet" and wanted.properties.get(FIELD_IDS) == "true"
+    if has_ids and not store.metastore.writes_ids:
+        raise CatalogError(
+            f"{path} was not written: its columns are read by field ids, and this session writes files without them "
+            "(spark.sql.parquet.fieldId.write.enabled is false), which no one could read.",
+            path=path,
+            hint='Set it with spark.conf.set("spark.sql.parquet.fieldId.write.enabled", "true").',
+        )
 
 
 def _brought(

@@ -431,6 +431,24 @@ def test_defaults_of_a_table_whose_columns_were_moved_are_set_and_dropped(
     assert rows(spark, "SELECT b FROM t WHERE d = 1") == [(5,)]
 
 
+def test_a_table_with_ids_gets_no_files_without_them(spark: SparkSession, t: str) -> None:
+    """Nobody could read them."""
+    made(spark, "SELECT 1 AS a, 'x' AS b")
+    spark.conf.set("spark.sql.parquet.fieldId.write.enabled", "false")
+    try:
+        for statement in ("INSERT INTO t VALUES (2, 'y')", "INSERT OVERWRITE t VALUES (2, 'y')"):
+            with pytest.raises(CatalogError, match=r"t was not written: .*fieldId\.write\.enabled is false"):
+                spark.sql(statement)
+        with pytest.raises(CatalogError, match=r"fieldId\.write\.enabled is false"):
+            made(spark, "SELECT 2 AS a")
+        assert rows(spark, "SELECT * FROM t") == [(1, "x")]
+        made(spark, "SELECT 2 AS a", ids=False)
+        spark.sql("INSERT INTO t VALUES (3)")
+        assert rows(spark, "SELECT * FROM t") == [(2,), (3,)]
+    finally:
+        spark.conf.unset("spark.sql.parquet.fieldId.write.enabled")
+
+
 #: Defaults of all kinds, by the types of their columns.
 GIVEN = (
     ("INT", "7"),

@@ -195,6 +195,10 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
     def reads_by_ids(self) -> bool:
         return self._spark.conf.get("spark.sql.parquet.fieldId.read.enabled", "false").lower() == "true"
 
+    @property
+    def writes_ids(self) -> bool:
+        return self._spark.conf.get("spark.sql.parquet.fieldId.write.enabled", "true").lower() == "true"
+
     def reads_by_position(self, table: HiveTable) -> str | None:
         given = {key.lower(): value for key, value in table.options.items()}
         setting = given.get(_BY_POSITION) or session_state.hadoop_setting(self._jvm, _BY_POSITION)
