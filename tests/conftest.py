@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
+import time
+from collections import Counter
 from collections.abc import Iterator
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -19,7 +22,19 @@ if TYPE_CHECKING:
     from tests.lakehouse.readers import Readers
 
 
+#: Tests that were not started, by file.
+LATE = pytest.StashKey[Counter[str]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--until", type=float, default=math.inf, metavar="TIME",
+        help="start no test after this time, in seconds since the epoch; at the end it is said what was not run",
+    )  # fmt: skip
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    config.stash[LATE] = Counter()
     java = servers.java_of_short_runs()
     release = version("pyspark")
     if release.startswith(("4.0", "4.1", "4.2")):
@@ -87,8 +102,18 @@ def _repeats(test: str, purpose: Purpose | None) -> bool:
     return purpose in _LIKE_OTHERS
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+    if time.time() < item.config.getoption("until"):
+        return None
+    item.config.stash[LATE][item.nodeid.partition("::")[0]] += 1
+    return True
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """One of several processes (pytest-xdist) hands its numbers over."""
+    late = session.config.stash[LATE]
+    session.config.stash[NUMBERS] += [f"not run, as the time was up: {late[file]} tests of {file}" for file in late]
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["numbers"] = [str(number) for number in session.config.stash[NUMBERS]]
 
