@@ -53,16 +53,14 @@ _QUICK = tuple(f"tests/{folder}/" for folder in ("core", "hooks", "kit", "schema
 #: But not with a server, by the name of its fixture or of a test's parameter.
 _SERVERS = {"postgresql", "mariadb", "hive_metastore", "hive_server2", "s3"}
 
-#: Purposes that publish as another one does, once the table that is there was looked at.
-_LIKE_OTHERS = {Purpose.CREATE_TABLE_AS_IF_NOT_EXISTS, Purpose.REPLACE_TABLE_AS}
 #: Tests of what a fresh process can do with what a participant says of itself.
 _IN_A_FRESH_PROCESS = {
     "test_it_survives_into_a_fresh_process",
     "test_a_publish_whose_connection_is_cut_is_carried_through",
     "test_a_publish_whose_process_is_killed_is_carried_through_by_a_fresh_one",
 }
-#: The purposes in which that holds most.
-_FULL_DOCUMENTS = {Purpose.CREATE_TABLE_AS, Purpose.INSERT_OVERWRITE}
+#: The purposes whose participants differ most: of a new table, and of one that is there.
+_FIRST = {Purpose.CREATE_TABLE_AS, Purpose.INSERT_OVERWRITE}
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -97,9 +95,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _repeats(test: str, purpose: Purpose | None) -> bool:
     """Whether a test of the conformance suite tries, on another store, what others of its cases try there."""
-    if test in _IN_A_FRESH_PROCESS:
-        return purpose not in _FULL_DOCUMENTS
-    return purpose in _LIKE_OTHERS
+    return test in _IN_A_FRESH_PROCESS if purpose is None else purpose not in _FIRST
 
 
 @pytest.hookimpl(tryfirst=True)
