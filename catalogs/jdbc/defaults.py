@@ -23,9 +23,10 @@ _is = pa.types
 _TEXT_OR_NUMBER = r"'([^'\\]*)'|(-?\d+(?:\.\d+)?)|(true|false)"
 _CONSTANT = re.compile(rf"\(?\s*(?:{_TEXT_OR_NUMBER})\s*\)?(?:::[\w\s\"(),.\[\]]+)?", re.IGNORECASE)
 
-#: A literal in Spark's SQL, of the types that mean the same in each database: no moment with a time zone.
+#: A literal in Spark's SQL, of the types that mean the same in each database: no moment with a time zone, and no text
+#: with quotes, of which the versions of Spark differ.
 _SPARK_LITERAL = re.compile(
-    r"(?:(?:DATE|TIMESTAMP_NTZ)\s*)?'((?:[^'\\]|'')*)'|([+-]?\d+(?:\.\d*)?(?:E[+-]?\d+)?|true|false)", re.IGNORECASE
+    r"(?:(?:DATE|TIMESTAMP_NTZ)\s*)?'([^'\\]*)'|([+-]?\d+(?:\.\d*)?(?:E[+-]?\d+)?|true|false)", re.IGNORECASE
 )
 
 _SPARK = (
@@ -54,10 +55,7 @@ def constant(sql: str) -> str | None:
 def spark_literal(sql: str) -> str | None:
     """The text of a literal of Spark's that each database has, too; None for any other SQL, and for NULL."""
     found = _SPARK_LITERAL.fullmatch(sql.strip())
-    if found is None:
-        return None
-    text, bare = found.groups()
-    return str(bare) if text is None else str(text).replace("''", "'")
+    return None if found is None else next(text for text in found.groups() if text is not None)
 
 
 def computed(columns: Sequence[Column]) -> list[str]:

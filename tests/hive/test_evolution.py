@@ -453,7 +453,7 @@ def test_a_table_with_ids_gets_no_files_without_them(spark: SparkSession, t: str
 GIVEN = (
     ("INT", "7"),
     ("INT", "1 + 1"),
-    ("STRING", "'it''s'"),
+    ("STRING", r"'it\'s'"),
     ("STRING", "NULL"),
     ("DOUBLE", "1e3"),
     ("DATE", "DATE'2026-01-01'"),
