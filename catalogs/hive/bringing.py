@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pyarrow as pa
 
+from twophase.catalog.spark_columns import spark_field
 from twophase.catalogs.hive import ddl, policies
 from twophase.catalogs.hive.columns import DEFAULTS, Columns, is_plain
 from twophase.catalogs.hive.evolution import ALTER, Evolution
@@ -22,7 +22,6 @@ from twophase.schema import AddField, Change, ChangeType, ReconcilePolicy, assig
 from twophase.schema.errors import SchemaError
 from twophase.schema.names import fold
 
-_SPARK_FIELD = b"SPARK:field"
 _DEFAULT = DEFAULTS[0]
 #: In Spark's JSON of a column.
 _HAS_LENGTH = re.compile(r"\b(var)?char\(\d+\)")
@@ -156,7 +155,7 @@ def _checked(path: ObjectPath, field: pa.Field, column: pa.Field | None) -> pa.F
             path=path,
             hint=f"Add it before: ALTER TABLE {path} ADD COLUMN {quote(field.name)} {ddl.sql_type(field)}",
         )
-    if column is not None and _HAS_LENGTH.search(json.dumps(_described(column))):
+    if column is not None and _HAS_LENGTH.search(json.dumps(spark_field(column))):
         raise CatalogError(
             f"{path} was not written: {column.name} has the type {ddl.sql_type(column)}, whose length is checked only "
             "where the rows have the columns of the table.",
@@ -164,7 +163,7 @@ def _checked(path: ObjectPath, field: pa.Field, column: pa.Field | None) -> pa.F
             hint=f"Add the new columns before: ALTER TABLE {path} ADD COLUMNS (...), and insert without mergeSchema.",
         )
     if column is not None and not (known and _is_known(column)):
-        if _described(field).get("type") != _described(column).get("type"):
+        if spark_field(field).get("type") != spark_field(column).get("type"):
             raise CatalogError(
                 f"{path} was not written: {field.name} is {ddl.sql_type(field)} in its rows, and "
                 f"{ddl.sql_type(column)} in the table.",
@@ -176,7 +175,7 @@ def _checked(path: ObjectPath, field: pa.Field, column: pa.Field | None) -> pa.F
 
 
 def _is_known(field: pa.Field) -> bool:
-    described = _described(field).get("type")
+    described = spark_field(field).get("type")
     return described is None or is_plain(described)
 
 
@@ -187,10 +186,5 @@ def plain(field: pa.Field) -> pa.Field:
 
 def _missing(field: pa.Field) -> str:
     """A column that the rows do not have: its default, or NULL."""
-    default = _described(field).get("metadata", {}).get(_DEFAULT, "NULL")
+    default = spark_field(field).get("metadata", {}).get(_DEFAULT, "NULL")
     return f"CAST(({default}) AS {ddl.sql_type(field)}) AS {quote(field.name)}"
-
-
-def _described(field: pa.Field) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = json.loads((field.metadata or {}).get(_SPARK_FIELD, b"{}"))
-    return found

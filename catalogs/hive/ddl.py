@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
+from twophase.catalog.spark_columns import declared_type, spark_field
 from twophase.catalogs.hive.tables import HivePartition, HiveTable
 from twophase.errors import CatalogError
 from twophase.model import quote
@@ -49,13 +49,8 @@ def sql_type(field: pa.Field) -> str:
     CatalogError
         The type has no supported SQL spelling.
     """
-    known = (field.metadata or {}).get(b"SPARK:field")
-    return _sql_of_spark(json.loads(known)) if known is not None else _sql_of_arrow(field.type, field.name)
-
-
-def _sql_of_spark(field: Mapping[str, Any]) -> str:
-    declared = field.get("metadata", {}).get("__CHAR_VARCHAR_TYPE_STRING")
-    return str(declared) if declared else _spark_type(field["type"])
+    declared = declared_type(spark_field(field))
+    return _sql_of_arrow(field.type, field.name) if declared is None else _spark_type(declared)
 
 
 def _spark_type(kind: Any) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from twophase.catalog.spark_columns import spark_field
 from twophase.catalogs.hive.stamps import BROUGHT, STAMP
 from twophase.catalogs.hive.tables import EXTERNAL, HiveTable
 from twophase.model import BucketSpec, ObjectPath, TableDefinition, Transform
@@ -186,10 +187,9 @@ def columns(schema: pa.Schema) -> list[tuple[Any, ...]]:
 
 
 def _type(field: pa.Field) -> str:
-    known = (field.metadata or {}).get(b"SPARK:field")
-    if known is None:
+    described = spark_field(field)
+    if not described:
         return str(field.type)
-    described = json.loads(known)
     # Files are bound by a column's id, if it has one.
     number = described.get("metadata", {}).get("parquet.field.id")
     return json.dumps(described["type"], sort_keys=True) + ("" if number is None else f" {number}")

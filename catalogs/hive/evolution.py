@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from twophase.catalog import TableChange
 from twophase.catalog.column_changes import default_sql, position_of
+from twophase.catalog.spark_columns import spark_field
 from twophase.catalogs.files import is_hidden
 from twophase.catalogs.hive import policies
 from twophase.catalogs.hive.columns import DEFAULTS, HELD, OPAQUE, Columns, is_plain
@@ -48,7 +49,6 @@ from twophase.schema import (
 from twophase.schema.errors import SchemaError, UnknownFieldError
 from twophase.schema.leaf import SPARK_TYPE
 
-_SPARK_FIELD = b"SPARK:field"
 _BELOW = (Kind.LIST, Kind.MAP)
 #: Table property: overrides the catalog's ``alter`` option.
 ALTER = "twophase.alter"
@@ -227,13 +227,13 @@ class Evolution:
 
     def add(self, change: TableChange) -> None:
         field = change.arguments["field"].field(0)
-        described = json.loads((field.metadata or {}).get(_SPARK_FIELD, b'{"type": null, "metadata": {}}'))
+        described = spark_field(field)
         self._check_name(change.path, None)
         facts = described.get("metadata", {})
         default = default_sql(change)
         if not field.nullable and default is None:
             raise self.refused(f"old files have no values for {field.name}, which must be nullable or have a default")
-        data_type, metadata = _spelled(field.type, described["type"])
+        data_type, metadata = _spelled(field.type, described.get("type"))
         kept = {HELD + key: facts[key] for key in DEFAULTS if key in facts}
         self._do(
             AddField(
@@ -307,8 +307,7 @@ class Evolution:
     def change_type(self, change: TableChange) -> None:
         node = self._schema.find(change.path)
         field = change.arguments["field"].field(0)
-        described = json.loads((field.metadata or {}).get(_SPARK_FIELD, b'{"type": null}'))
-        data_type, metadata = _spelled(field.type, described["type"])
+        data_type, metadata = _spelled(field.type, spark_field(field).get("type"))
         shown = ".".join(change.path)
         if OPAQUE in metadata or OPAQUE in dict(node.metadata):
             raise self.refused(f"no value of {shown} can be cast from or to a type that only Spark has")

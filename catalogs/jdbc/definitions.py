@@ -10,10 +10,10 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import pyarrow as pa
 
+from twophase.catalog.spark_columns import SPARK_FIELD, declared_type, spark_field
 from twophase.catalogs.jdbc import options
 from twophase.catalogs.jdbc.database import Column, Database
 from twophase.config.settings import nearest
@@ -21,10 +21,7 @@ from twophase.errors import CatalogError
 from twophase.model import ObjectPath, TableDefinition
 
 _MARK = "\n[twophase] "
-_SPARK_FIELD = b"SPARK:field"
 _COMMENT = b"comment"
-#: Where Spark stores the length of a CHAR or VARCHAR that it treats as a string.
-_CHAR_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
 
 
 @dataclass(frozen=True)
@@ -158,7 +155,7 @@ def _own_types(path: ObjectPath, definition: TableDefinition) -> dict[str, str]:
 
 
 def _type_of(path: ObjectPath, column: pa.Field, database: Database) -> str:
-    said = _spark_type(column)
+    said = declared_type(spark_field(column))
     if isinstance(said, str):
         if said.startswith(("char(", "varchar(")) and database.title != "SQLite":
             return said
@@ -176,25 +173,16 @@ def _type_of(path: ObjectPath, column: pa.Field, database: Database) -> str:
     return found
 
 
-def _spark_type(column: pa.Field) -> Any:
-    """Spark's own name for the type, if the field's metadata contains it."""
-    recorded = (column.metadata or {}).get(_SPARK_FIELD)
-    if recorded is None:
-        return None
-    described = json.loads(recorded)
-    return described.get("metadata", {}).get(_CHAR_VARCHAR) or described["type"]
-
-
 def as_read(definition: TableDefinition) -> TableDefinition:
     """A definition whose CHAR and VARCHAR columns are strings, as Spark reads them from a published table."""
     return replace(definition, schema=pa.schema([_as_read(column) for column in definition.schema]))
 
 
 def _as_read(column: pa.Field) -> pa.Field:
-    kind = _spark_type(column)
+    kind = declared_type(spark_field(column))
     if not (isinstance(kind, str) and kind.startswith(("char(", "varchar("))):
         return column
-    kept = {key: value for key, value in (column.metadata or {}).items() if key != _SPARK_FIELD}
+    kept = {key: value for key, value in (column.metadata or {}).items() if key != SPARK_FIELD}
     return column.with_metadata(kept or None)
 
 

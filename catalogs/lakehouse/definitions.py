@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -25,6 +24,7 @@ from pyiceberg.transforms import (
 )
 from pyiceberg.transforms import Transform as IcebergTransform
 
+from twophase.catalog.spark_columns import spark_field
 from twophase.catalogs.lakehouse import sorting
 from twophase.config.settings import nearest
 from twophase.errors import CatalogError
@@ -48,7 +48,6 @@ _POLICIES = {"twophase.promotion": "exact", "twophase.on_cast_failure": "error"}
 _NOT_STORED = (_FORMAT_VERSION, sorting.SORT_ORDER)
 NAME_MAPPING = "schema.name-mapping.default"
 
-_SPARK_FIELD = b"SPARK:field"
 _COMMENT = b"comment"
 #: Prefixes of the names of Spark types without a counterpart in Iceberg.
 _FOREIGN = ("interval", "variant", "void", "null", "geography", "geometry", "string collate")
@@ -202,8 +201,8 @@ def check_types(path: ObjectPath, schema: pa.Schema) -> None:
 
 def _foreign(column: pa.Field) -> str | None:
     """A Spark type in a column without a counterpart in Iceberg; None if there is none."""
-    described = (column.metadata or {}).get(_SPARK_FIELD)
-    found = list(_atoms(json.loads(described)["type"])) if described else []
+    described = spark_field(column)
+    found = list(_atoms(described["type"])) if described else []
     return next((kind for kind in found if kind.startswith(_FOREIGN) or kind == "udt"), None)
 
 

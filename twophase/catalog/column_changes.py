@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
 
 from twophase.catalog.services import TableChange
+from twophase.catalog.spark_columns import spark_field
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath
 from twophase.schema import (
@@ -33,7 +33,6 @@ from twophase.schema.names import fold
 OF_THE_TABLE = frozenset(("set_property", "remove_property", "set_comment"))
 #: The kinds of changes of how a table is partitioned.
 OF_PARTITIONING = frozenset(("add_partition_field", "drop_partition_field", "replace_partition_field"))
-_SPARK_FIELD = b"SPARK:field"
 
 
 def renames_of(changes: Iterable[TableChange]) -> dict[str, str]:
@@ -143,8 +142,7 @@ class ColumnChanges:
 
 def default_sql(change: TableChange) -> str | None:
     """The ``DEFAULT`` of a new column, in Spark's SQL; None if it has none, or NULL."""
-    described = (change.arguments["field"].field(0).metadata or {}).get(_SPARK_FIELD)
-    found = None if described is None else json.loads(described).get("metadata", {}).get("CURRENT_DEFAULT")
+    found = spark_field(change.arguments["field"].field(0)).get("metadata", {}).get("CURRENT_DEFAULT")
     return None if found is None or str(found).strip().upper() == "NULL" else str(found)
 
 

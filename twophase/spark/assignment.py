@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from twophase.catalog.spark_columns import CHAR_VARCHAR, declared_type
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath, quote
 from twophase.schema import ReconcilePolicy, assign_ids, reconcile
@@ -32,8 +33,6 @@ Column = Mapping[str, Json]
 #: The table keeps its schema, all of its columns must be present, and casts are lossless.
 _AS_THE_TABLE = ReconcilePolicy(missing=False, new="refuse", widen=False)
 
-#: The metadata key in which Spark stores the length of a CHAR or VARCHAR that it treats as a string.
-_CHAR_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
 _LENGTH = re.compile(r"(char|varchar)\((\d+)\)")
 
 
@@ -91,7 +90,7 @@ def _by_name(given: Sequence[Column], wanted: Sequence[Column], path: ObjectPath
 def _expression(have: Column, want: Column, path: ObjectPath) -> str:
     """SQL of one column of the table, computed from the rows."""
     have = {**have, "type": _plain(have["type"])}
-    declared = want["metadata"].get(_CHAR_VARCHAR) or want["type"]
+    declared = declared_type(want)
     if isinstance(declared, str) and (length := _LENGTH.fullmatch(declared)):
         value = _value(have, {**want, "type": "string"}, path)
         text = _within(value, length[1], int(length[2]), f"{want['name']} of {path}")
@@ -145,12 +144,7 @@ def _where(error: SchemaError, name: str) -> str | None:
 
 def _plain(kind: Json) -> Json:
     """The type with CHAR and VARCHAR as strings, as they are read."""
-    if isinstance(kind, str):
-        return "string" if _LENGTH.fullmatch(kind) else kind
-    if kind["type"] == "struct":
-        return {**kind, "fields": [{**field, "type": _plain(field["type"])} for field in kind["fields"]]}
-    below = [name for name in ("elementType", "keyType", "valueType") if name in kind]
-    return {**kind, **{name: _plain(kind[name]) for name in below}}
+    return types.mapped(kind, atom=lambda name: "string" if _LENGTH.fullmatch(name) else name)
 
 
 def _is_told_by_arrow(kind: Json) -> bool:
@@ -218,7 +212,7 @@ def _within(source: str, kind: str, length: int, column: str) -> str:
 
 def _refused(have: Column, want: Column, path: ObjectPath, detail: str | None = None) -> CatalogError:
     name = want["name"]
-    wanted = want["metadata"].get(_CHAR_VARCHAR) or _sql_type(want["type"]) or json.dumps(want["type"])
+    wanted = want["metadata"].get(CHAR_VARCHAR) or _sql_type(want["type"]) or json.dumps(want["type"])
     given = _sql_type(have["type"]) or json.dumps(have["type"])
     return CatalogError(
         f"Column {name} of {path} is {wanted}, and the rows have {given}, which does not become that without loss"

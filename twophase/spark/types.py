@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from twophase.catalog.spark_columns import SPARK_FIELD, spark_field
 from twophase.errors import CatalogError
 from twophase.model import WAITING
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-SPARK_FIELD = b"SPARK:field"
 COMMENT = b"comment"
 
 Json = Any
@@ -62,6 +62,10 @@ _PARAMETRIC: tuple[tuple[str, pa.DataType], ...] = (
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
 
 
+def _same(found: Json) -> Json:
+    return found
+
+
 def parse_type(json_text: str) -> Json:
     """Parse a data type from its JSON (a quoted word for an atomic type)."""
     return json.loads(json_text)
@@ -70,6 +74,32 @@ def parse_type(json_text: str) -> Json:
 def struct_json(fields: list[Json]) -> str:
     """JSON of a ``StructType`` with these fields."""
     return json.dumps({"type": "struct", "fields": fields}, separators=(",", ":"), ensure_ascii=False)
+
+
+def mapped_fields(
+    fields: list[Json], change: Callable[[Json], Json] = _same, *, atom: Callable[[str], str] = _same
+) -> list[Json]:
+    """Return fields of a struct, changed as by :func:`mapped`."""
+    return [change({**field, "type": mapped(field["type"], change, atom=atom)}) for field in fields]
+
+
+def mapped(kind: Json, change: Callable[[Json], Json] = _same, *, atom: Callable[[str], str] = _same) -> Json:
+    """Return a type with all fields of its structs, and all its atomic types, changed.
+
+    Parameters
+    ----------
+    kind : str or dict
+    change : callable, optional
+        Changes a field, after those below it.
+    atom : callable, optional
+        Changes the name of an atomic type.
+    """
+    if isinstance(kind, str):
+        return atom(kind)
+    if kind["type"] == "struct":
+        return {**kind, "fields": mapped_fields(kind["fields"], change, atom=atom)}
+    below = [name for name in ("elementType", "keyType", "valueType") if name in kind]
+    return {**kind, **{name: mapped(kind[name], change, atom=atom) for name in below}}
 
 
 # -- Spark to Arrow ----------------------------------------------------------------------------------------------------
@@ -192,21 +222,14 @@ def from_arrow(schema: pa.Schema) -> str:
 
 def _spark_field(field: pa.Field) -> Json:
     metadata = field.metadata or {}
-    remembered = _remembered(field, metadata)
-    if remembered is None:
+    remembered = spark_field(field)
+    # A catalog may have changed the type, or created the field.
+    if not remembered or not _arrow_type(remembered["type"], field.name).equals(field.type):
         remembered = {"type": _spark_type(field.type, field.name), "metadata": {}}
     facts = {key: value for key, value in remembered.get("metadata", {}).items() if key != "comment"}
     if COMMENT in metadata:
         facts["comment"] = metadata[COMMENT].decode()
     return {"name": field.name, "type": remembered["type"], "nullable": field.nullable, "metadata": facts}
-
-
-def _remembered(field: pa.Field, metadata: Mapping[bytes, bytes]) -> Json | None:
-    """Spark's own description of the field, if it still matches the Arrow type."""
-    if SPARK_FIELD not in metadata:
-        return None
-    described = json.loads(metadata[SPARK_FIELD])
-    return described if _arrow_type(described["type"], field.name).equals(field.type) else None
 
 
 def _spark_type(arrow: pa.DataType, name: str) -> Json:

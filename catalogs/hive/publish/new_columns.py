@@ -7,12 +7,12 @@ rows for a moment, never the rows without the columns.
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
+from twophase.catalog.spark_columns import spark_field
 from twophase.catalogs.files import data_files, join
 from twophase.catalogs.hive.definitions import columns
 from twophase.catalogs.hive.dropping import before_of
@@ -24,7 +24,6 @@ from twophase.catalogs.hive.write import TableWrite
 from twophase.redaction import logger
 
 _log = logger("twophase")
-_SPARK_FIELD = b"SPARK:field"
 
 
 class NewColumns:
@@ -138,8 +137,7 @@ class NewColumns:
 
 def _facts(schema: pa.Schema) -> list[tuple[Any, ...]]:
     """All that is known of columns: types, ids, defaults, comments, former names."""
-    known = ((field.metadata or {}).get(_SPARK_FIELD, b"null") for field in schema)
-    return [(field.name, str(field.type), json.loads(text)) for field, text in zip(schema, known, strict=True)]
+    return [(field.name, str(field.type), spark_field(field)) for field in schema]
 
 
 def former_columns(write: TableWrite, now: HiveTable) -> pa.Schema:

@@ -242,18 +242,8 @@ def _pruned(whole: Any, part: Any) -> Any:
 def anonymous(*structs: str) -> tuple[str, ...]:
     """Structs with ids, each field renamed to a unique name derived from its id; the same in all of them."""
     token = secrets.token_hex(8)
-    return tuple(json.dumps(_anonymous(json.loads(struct), token)) for struct in structs)
 
+    def renamed(field: Any) -> Any:
+        return {**field, "name": f"field_{field['metadata'][FIELD_ID]}_{token}"}
 
-def _anonymous(kind: Any, token: str) -> Any:
-    if isinstance(kind, str):
-        return kind
-    if kind["type"] == "struct":
-        return {**kind, "fields": [_anonymous_field(field, token) for field in kind["fields"]]}
-    below = [name for name in ("elementType", "keyType", "valueType") if name in kind]
-    return {**kind, **{name: _anonymous(kind[name], token) for name in below}}
-
-
-def _anonymous_field(field: Any, token: str) -> Any:
-    name = f"field_{field['metadata'][FIELD_ID]}_{token}"
-    return {**field, "name": name, "type": _anonymous(field["type"], token)}
+    return tuple(json.dumps(types.mapped(json.loads(struct), renamed)) for struct in structs)

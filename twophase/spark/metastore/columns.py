@@ -49,7 +49,7 @@ def read(name: str, described: str, partition_columns: Sequence[str], *, can_hav
     fields = json.loads(described)["fields"]
     used = json.loads(fields[0]["metadata"].pop(USED, "[]")) if fields else []
     if not can_have_ids:
-        fields = [_plain(field) for field in fields]
+        fields = _without_ids(fields)
     has_ids = _have_ids(name, fields)
     schema = _schema([_hidden(field) for field in fields], has_ids=has_ids)
     keys = {column.lower() for column in partition_columns}
@@ -97,10 +97,10 @@ def write(columns: Columns) -> pa.Schema:
     """
     fields = json.loads(to_spark(columns.schema).json())["fields"]
     if not columns.has_ids:
-        fields = [_plain(field) for field in fields]
+        fields = _without_ids(fields)
     if columns.used:
         fields[0]["metadata"][USED] = json.dumps([[list(path), number] for path, number in columns.used])
-    return types.to_arrow(types.struct_json([_shown(field) for field in fields]))
+    return types.to_arrow(types.struct_json(types.mapped_fields(fields, _shown)))
 
 
 def _hidden(field: Any) -> Any:
@@ -112,29 +112,22 @@ def _hidden(field: Any) -> Any:
 
 
 def _shown(field: Any) -> Any:
-    """A field as Spark has it, and all below it."""
+    """A field as Spark has it."""
     metadata = dict(field["metadata"])
     for key in DEFAULTS:
         if HELD + key in metadata:
             metadata[key] = metadata.pop(HELD + key)
-    data_type = json.loads(metadata.pop(OPAQUE)) if OPAQUE in metadata else _mapped(field["type"], _shown)
+    data_type = json.loads(metadata.pop(OPAQUE)) if OPAQUE in metadata else field["type"]
     return {**field, "type": data_type, "metadata": metadata}
 
 
-def _plain(field: Any) -> Any:
-    """A field without ids, and all below it."""
-    metadata = {key: value for key, value in field["metadata"].items() if key not in _OURS}
-    return {**field, "type": _mapped(field["type"], _plain), "metadata": metadata}
+def _without_ids(fields: list[Any]) -> list[Any]:
+    """Fields, and all below them, without ids."""
 
+    def plain(field: Any) -> Any:
+        return {**field, "metadata": {key: value for key, value in field["metadata"].items() if key not in _OURS}}
 
-def _mapped(data_type: Any, change: Any) -> Any:
-    """A type with all fields of its structs changed."""
-    if isinstance(data_type, str) or data_type["type"] == "udt":
-        return data_type
-    if data_type["type"] == "struct":
-        return {**data_type, "fields": [change(field) for field in data_type["fields"]]}
-    below = ("elementType",) if data_type["type"] == "array" else ("keyType", "valueType")
-    return {**data_type, **{key: _mapped(data_type[key], change) for key in below}}
+    return types.mapped_fields(fields, plain)
 
 
 # -- new tables --------------------------------------------------------------------------------------------------------
@@ -162,7 +155,7 @@ def plain(schema: pa.Schema) -> pa.Schema:
     if not has_ids(schema):
         return schema
     fields = json.loads(types.from_arrow(schema))["fields"]
-    return types.to_arrow(types.struct_json([_plain(field) for field in fields]))
+    return types.to_arrow(types.struct_json(_without_ids(fields)))
 
 
 def has_ids(schema: pa.Schema) -> bool:

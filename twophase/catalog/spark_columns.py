@@ -1,0 +1,36 @@
+"""Spark's own JSON of a column, which its Arrow field carries, as Arrow does not have all types of Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+#: The key of the JSON in the metadata of an Arrow field.
+SPARK_FIELD = b"SPARK:field"
+#: The metadata key in which Spark stores the length of a CHAR or VARCHAR that it treats as a string.
+CHAR_VARCHAR = "_CHAR_VARCHAR_TYPE_STRING"
+
+
+def spark_field(column: pa.Field) -> dict[str, Any]:
+    """Return a column as in the JSON of Spark's ``StructType``; empty if only Arrow describes it.
+
+    Parameters
+    ----------
+    column : pyarrow.Field
+    """
+    found: dict[str, Any] = json.loads((column.metadata or {}).get(SPARK_FIELD, b"{}"))
+    return found
+
+
+def declared_type(field: Mapping[str, Any]) -> Any:
+    """Return the type of a column as it was declared, with the length of a CHAR or VARCHAR; None if it is unknown.
+
+    Parameters
+    ----------
+    field : mapping
+        Spark's JSON of the column.
+    """
+    return field.get("metadata", {}).get(CHAR_VARCHAR) or field.get("type")
