@@ -40,7 +40,7 @@ def alter(lakehouse: Lakehouse, path: ObjectPath, changes: Sequence[TableChange]
             *partition_fields.updates(path, loaded.metadata, changes),
         ]
 
-    publishing.change(lakehouse.store, lakehouse.files, path, lakehouse.own_key(), updates)
+    publishing.change(lakehouse, path, updates)
 
 
 # -- properties --------------------------------------------------------------------------------------------------------

@@ -63,6 +63,7 @@ from twophase.catalogs.lakehouse.kept import KeptTables
 from twophase.catalogs.lakehouse.participant import LakehouseParticipant, check_store
 from twophase.catalogs.lakehouse.planning import plan_write, state_version
 from twophase.catalogs.lakehouse.reading_arrow import Rows
+from twophase.catalogs.lakehouse.snapshots import current_id
 from twophase.catalogs.lakehouse.sources import source_as_of, source_of
 from twophase.catalogs.lakehouse.staged_altering import plan_alter
 from twophase.catalogs.lakehouse.staged_renaming import LakehouseRename, is_renamed, plan_leave, plan_rename
@@ -292,14 +293,8 @@ class LakehouseCatalog(
             rows = self._inspection(*inspected)
             return ReadSource("batches", definition=TableDefinition(rows.schema), reader=Rows(rows))
         metadata = self.lakehouse.require(path).metadata
-        current = metadata.current_snapshot()
-        source = source_of(
-            self.store.io(metadata.location),
-            path,
-            metadata,
-            current.snapshot_id if current else None,
-            metadata.current_schema_id,
-        )
+        io = self.store.io(metadata.location)
+        source = source_of(io, path, metadata, current_id(metadata), metadata.current_schema_id)
         return replace(source, version=state_version(metadata))
 
     def table_version(self, path: ObjectPath) -> str | None:

@@ -6,7 +6,7 @@ statistics, so a bound is given only if every row group has one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -66,9 +66,6 @@ class Registrar:
         names = ("io", "path", "schema", "spec", "properties", "sort_order_id")
         return {name: self.__dict__[name] for name in names}
 
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        self.__dict__.update(state)
-
     @cached_property
     def _statistics_plan(self) -> Any:
         return compute_statistics_plan(self.schema, dict(self.properties))
@@ -98,6 +95,10 @@ class Registrar:
             self._check_nulls(location, file.metadata)
             partition = [self._partition_value(location, file, part) for part in self.spec.fields]
             return self._data_file(location, len(source), file.metadata, Record(*partition))
+
+    def register_all(self, locations: Sequence[str]) -> list[DataFile | None]:
+        """Return the data file entries of several files."""
+        return [self.register(location) for location in locations]
 
     def _check_ids(self, location: str, found: pa.Schema) -> None:
         try:

@@ -162,7 +162,7 @@ def _expire(lakehouse: Lakehouse, path: ObjectPath, snapshots: set[int]) -> None
 
     if lakehouse.store.pointer(path) is None:
         return
-    changed = publishing.change(lakehouse.store, lakehouse.files, path, lakehouse.own_key(), without)
+    changed = publishing.change(lakehouse, path, without)
     if changed is not None:
         # Only after the commit: working this out takes time, in which others commit.
         before, after = (loaded.metadata for loaded in changed)

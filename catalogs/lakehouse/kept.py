@@ -115,7 +115,7 @@ class KeptTables:
             ]
 
         with step(TAG):
-            changed = publishing.change(self._store, self._lakehouse.files, path, self._lakehouse.own_key(), tagged)
+            changed = publishing.change(self._lakehouse, path, tagged)
         if changed is not None:
             kept["metadata_location"] = changed[1].location
         return {**document, **kept}
@@ -134,7 +134,7 @@ class KeptTables:
             return [RemoveSnapshotRefUpdate(ref_name=tag)] if tag in loaded.metadata.refs else []
 
         with step(UNTAG):
-            publishing.change(self._store, self._lakehouse.files, path, self._lakehouse.own_key(), untagged)
+            publishing.change(self._lakehouse, path, untagged)
 
     def _candidates(self, document: Document) -> Iterator[tuple[ObjectPath, Loaded]]:
         """The table of the kept name, and if it is another one now, that to which it was renamed."""

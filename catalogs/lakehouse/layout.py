@@ -75,20 +75,17 @@ class Place:
         """The prefix of its uuids."""
         return str(uuid.UUID(self.key + "0" * _REST_LENGTH))[:-_REST_LENGTH]
 
-    def _uuid(self, rest: str) -> str:
-        return self._mark + rest
-
     def manifest(self, kind: str, number: int) -> str:
         """A manifest, with the same name at each try."""
-        return join(self.metadata, f"{self._uuid('0' * _REST_LENGTH)}-{kind}{number}.avro")
+        return join(self.metadata, f"{self._mark}{'0' * _REST_LENGTH}-{kind}{number}.avro")
 
     def manifest_list(self, snapshot_id: int) -> str:
         """A manifest list with a unique name."""
-        return join(self.metadata, f"snap-{snapshot_id}-0-{self._uuid(secrets.token_hex(4))}.avro")
+        return join(self.metadata, f"snap-{snapshot_id}-0-{self._mark}{secrets.token_hex(4)}.avro")
 
     def metadata_file(self, version: int) -> str:
         """A metadata file with a unique name."""
-        return join(self.metadata, f"{version:05d}-{self._uuid(secrets.token_hex(4))}.metadata.json")
+        return join(self.metadata, f"{version:05d}-{self._mark}{secrets.token_hex(4)}.metadata.json")
 
     # -- existing files ------------------------------------------------------------------------------------------
 

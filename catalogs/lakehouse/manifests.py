@@ -27,7 +27,6 @@ from pyiceberg.table import TableProperties
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.utils.concurrent import ExecutorFactory
 
-from twophase.catalogs.lakehouse import manifest_lists
 from twophase.catalogs.lakehouse.layout import Place
 from twophase.catalogs.lakehouse.manifest_lists import FORMAT_VERSION
 
@@ -185,7 +184,7 @@ class Work:
     def writer(self, spec_id: int, location: str) -> ManifestWriter:
         output = self.io.new_output(location)
         return write_manifest(
-            FORMAT_VERSION, self.specs[spec_id], self.schema, output, self.snapshot_id, _codec(self.properties)
+            FORMAT_VERSION, self.specs[spec_id], self.schema, output, self.snapshot_id, codec(self.properties)
         )
 
     def add(self, spec_id: int, files: Sequence[DataFile]) -> list[ManifestFile]:
@@ -237,28 +236,7 @@ class Work:
         return [writer.to_manifest_file()]
 
 
-def write_list(
-    io: FileIO,
-    location: str,
-    manifests: Sequence[ManifestFile],
-    *,
-    snapshot_id: int,
-    parent_id: int | None,
-    sequence_number: int,
-    properties: Mapping[str, str],
-) -> None:
-    """Write the manifest list of a snapshot; see :func:`twophase.catalogs.lakehouse.manifest_lists.write`."""
-    manifest_lists.write(
-        io.new_output(location),
-        manifests,
-        snapshot_id=snapshot_id,
-        parent_id=parent_id,
-        sequence_number=sequence_number,
-        compression=_codec(properties),
-    )
-
-
-def _codec(properties: Mapping[str, str]) -> Any:
+def codec(properties: Mapping[str, str]) -> Any:
     """Iceberg's name of the Avro codec."""
     return properties.get(TableProperties.WRITE_AVRO_COMPRESSION, TableProperties.WRITE_AVRO_COMPRESSION_DEFAULT)
 

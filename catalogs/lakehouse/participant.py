@@ -296,12 +296,8 @@ class LakehouseParticipant(Member):
             self._remove_tries()
             for name in self.names:
                 self.store.settle(name)
-            self._remove_old_metadata()
-
-    def _remove_old_metadata(self) -> None:
-        published = self._published_as()
-        if published is not None:
-            remove_old_metadata(self.store, self.lakehouse.files, self.path, published.metadata)
+            if (published := self._published_as()) is not None:
+                remove_old_metadata(self.store, self.lakehouse.files, self.path, published.metadata)
 
     def _published_as(self) -> Loaded | None:
         """The table as this participant published it; None if later commits have removed that metadata file."""

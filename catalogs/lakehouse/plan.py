@@ -32,7 +32,7 @@ from pyiceberg.table.update import (
     _update_table_metadata_log,
 )
 
-from twophase.catalogs.lakehouse import alterations, definitions, manifests, merging, scopes, sorting
+from twophase.catalogs.lakehouse import alterations, definitions, manifest_lists, manifests, merging, scopes, sorting
 from twophase.catalogs.lakehouse.member import Member
 from twophase.catalogs.lakehouse.snapshots import (
     APPEND,
@@ -130,14 +130,13 @@ class Plan:
         member, parent = self.participant, self._parent(self._prepared)
         location = member.place.manifest_list(member.snapshot_id)
         self._listed = _merged(member, self._manifests(), self._prepared)
-        manifests.write_list(
-            member.io,
-            location,
+        manifest_lists.write(
+            member.io.new_output(location),
             self._listed,
             snapshot_id=member.snapshot_id,
             parent_id=None if parent is None else parent.snapshot_id,
             sequence_number=self._prepared.next_sequence_number(),
-            properties=member.properties,
+            compression=manifests.codec(member.properties),
         )
         self.manifest_list = location
 
@@ -228,10 +227,8 @@ def _kept_on(member: Member, metadata: TableMetadata) -> list[ManifestFile]:
     WriteConflictError
         Others wrote rows that the statement replaces and has not seen.
     """
-    seen, snapshot = member.seen, metadata.current_snapshot()
-    if member.effect != OVERWRITE or seen is None:
-        return member.kept
-    if (snapshot.snapshot_id if snapshot else None) == seen.snapshot_id:
+    seen = member.seen
+    if member.effect != OVERWRITE or seen is None or current_id(metadata) == seen.snapshot_id:
         return member.kept
     scope = member.changes.replaced
     if scope is None:

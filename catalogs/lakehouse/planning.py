@@ -213,8 +213,7 @@ def _as_read(
 
 def state_version(metadata: TableMetadata) -> str:
     """Return an identifier of the current state of a table."""
-    snapshot = metadata.current_snapshot()
-    return f"{metadata.table_uuid}/{snapshot.snapshot_id if snapshot else None}/{metadata.current_schema_id}"
+    return f"{metadata.table_uuid}/{current_id(metadata)}/{metadata.current_schema_id}"
 
 
 def check_writable(path: ObjectPath, metadata: TableMetadata) -> None:

@@ -11,11 +11,12 @@ from pyiceberg.table.update import TableUpdate, update_table_metadata
 
 from twophase.catalogs.files import Files
 from twophase.catalogs.lakehouse.dropping import LakehouseDrop
+from twophase.catalogs.lakehouse.home import Lakehouse
 from twophase.catalogs.lakehouse.layout import Place, remove_file, version_of
 from twophase.catalogs.lakehouse.participant import LakehouseParticipant
 from twophase.catalogs.lakehouse.reachable import remove_old_metadata
 from twophase.catalogs.lakehouse.store import PUBLISHED, Also, Loaded, LostRace, Move, NotStaged, Store
-from twophase.errors import TableNotExistError, TransactionAborted, WriteConflictError
+from twophase.errors import TransactionAborted, WriteConflictError
 from twophase.failpoints import Failpoint, step
 from twophase.model import ObjectPath, Outcome
 
@@ -175,17 +176,14 @@ def undo(store: Store, members: Sequence[LakehouseParticipant]) -> bool:
 
 
 def change(
-    store: Store, files: Files, path: ObjectPath, key: str, make: Callable[[Loaded], Sequence[TableUpdate]]
+    lakehouse: Lakehouse, path: ObjectPath, make: Callable[[Loaded], Sequence[TableUpdate]]
 ) -> tuple[Loaded, Loaded] | None:
     """Change a table's metadata immediately, and retry if another writer was faster.
 
     Parameters
     ----------
-    store : Store
-    files : Files
+    lakehouse : Lakehouse
     path : ObjectPath
-    key : str
-        Part of the names of new metadata files.
     make : callable
         Takes the table and returns the changes; none if there is nothing to do.
 
@@ -194,10 +192,11 @@ def change(
     tuple of Loaded, or None
         The table before and after; None if nothing was changed.
     """
+    store, files, key = lakehouse.store, lakehouse.files, lakehouse.own_key()
     for attempt in range(store.settings.commit_retries + 1):
         current = store.load(path)
         if current is None:
-            raise TableNotExistError.of(path, store.settings.catalog)
+            raise lakehouse.no_table(path)
         updates = tuple(make(current))
         if not updates:
             return None

@@ -45,7 +45,7 @@ class Records:
     def add(self, participant: str, target: ObjectPath, document: dict[str, Any], since: float) -> None:
         """Record a participant. Idempotent."""
         if self.get(participant) is None:
-            self._write(Staged(participant, target, document, STAGED, since))
+            self.update(Staged(participant, target, document, STAGED, since))
 
     def get(self, participant: str) -> Staged | None:
         """The record of a participant; a ``staged`` one may actually be published."""
@@ -54,7 +54,9 @@ class Records:
 
     def update(self, record: Staged) -> None:
         """Update the record of a participant."""
-        self._write(record)
+        self._files.make_directory(self._staged)
+        document = {"owner": self._owner, **vars(record), "target": record.target.to_document()}
+        self._files.write_json(self._file(record.participant), document)
 
     def remove(self, participant: str) -> None:
         """Remove a record. Idempotent."""
@@ -68,21 +70,6 @@ class Records:
     def _file(self, participant: str) -> str:
         transaction, _, ordinal = participant.rpartition("/")
         return join(self._staged, f"{transaction}-{ordinal}.json")
-
-    def _write(self, record: Staged) -> None:
-        self._files.make_directory(self._staged)
-        self._files.write_json(
-            self._file(record.participant),
-            {
-                "owner": self._owner,
-                "participant": record.participant,
-                "target": record.target.to_document(),
-                "document": record.document,
-                "state": record.state,
-                "since": record.since,
-                "metadata_location": record.metadata_location,
-            },
-        )
 
     def _record(self, found: dict[str, Any]) -> Staged:
         facts = {name: found[name] for name in ("participant", "document", "state", "since", "metadata_location")}

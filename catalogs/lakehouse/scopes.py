@@ -18,6 +18,7 @@ from twophase.catalogs.lakehouse import manifests
 from twophase.catalogs.lakehouse.changes import Changes, Pattern, Scope
 from twophase.catalogs.lakehouse.member import Member
 from twophase.catalogs.lakehouse.overwriting import static_values
+from twophase.catalogs.lakehouse.snapshots import current_id
 from twophase.model import OverwriteScope
 from twophase.schema import to_iceberg
 
@@ -94,8 +95,7 @@ class Rebase:
         before = {m.manifest_path for m in manifests.manifests_of(member.io, metadata, member.seen.snapshot_id)}
         stays = {m.manifest_path for m in member.kept} & before
         removed = member.removed_files()
-        snapshot = metadata.current_snapshot()
-        current = manifests.manifests_of(member.io, metadata, snapshot.snapshot_id if snapshot else None)
+        current = manifests.manifests_of(member.io, metadata, current_id(metadata))
         # Manifests that the statement has kept as a whole need not be read.
         whole = [m for m in current if m.manifest_path in stays]
         for manifest in current:

@@ -35,11 +35,10 @@ class Seen:
     def document_of(cls, loaded: Loaded) -> dict[str, Any]:
         """The facts that a statement records of its target."""
         metadata = loaded.metadata
-        snapshot = metadata.current_snapshot()
         return {
             "uuid": str(metadata.table_uuid),
             "metadata_location": loaded.location,
-            "snapshot_id": snapshot.snapshot_id if snapshot else None,
+            "snapshot_id": current_id(metadata),
             "schema": iceberg_document(metadata.schema()),
             "last_column_id": metadata.last_column_id,
         }

@@ -37,7 +37,6 @@ from pyiceberg.catalog.hive import (
     _construct_parameters,
     _HiveClient,
 )
-from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.table import StagedTable
 from pyiceberg.table.update import TableUpdate
 from tenacity import (
@@ -250,14 +249,6 @@ class HiveStore(RecordingStore):
                 path=path,
                 hint="Run the statement again. The lock of a writer that was killed ends with hive.txn.timeout there.",
             )
-
-    def rename(self, path: ObjectPath, new: ObjectPath) -> bool:
-        try:
-            with self.speaking(path=path):
-                self.catalog.rename_table((path.database, path.name), (new.database, new.name))
-        except (NoSuchTableError, NoSuchNamespaceError, TableAlreadyExistsError):
-            return False
-        return True
 
     def _drop(self, path: ObjectPath, pointer: str) -> bool:
         with self._locked(path) as client:

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, TableAlreadyExistsError
+
 from twophase.catalogs.files import Files, is_below
 from twophase.catalogs.lakehouse.errors import UnreadableMetadataError
 from twophase.catalogs.lakehouse.file_access import FileAccess
@@ -50,6 +52,16 @@ class RecordingStore(Store):
         super().__init__(settings, access)
         self.records_at = settings.warehouse
         self._records = Records(files, settings.warehouse, settings.display_uri)
+
+    # -- pointers ------------------------------------------------------------------------------------------------
+
+    def rename(self, path: ObjectPath, new: ObjectPath) -> bool:
+        try:
+            with self.speaking(path=path):
+                self.catalog.rename_table((*path.namespace, path.name), (*new.namespace, new.name))
+        except (NoSuchTableError, NoSuchNamespaceError, TableAlreadyExistsError):
+            return False
+        return True
 
     # -- participants --------------------------------------------------------------------------------------------
 

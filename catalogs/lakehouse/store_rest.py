@@ -46,6 +46,7 @@ from pyiceberg.table.update import (
 )
 
 from twophase.catalogs.lakehouse.errors import UnreadableMetadataError, reason
+from twophase.catalogs.lakehouse.snapshots import current_id
 from twophase.catalogs.lakehouse.store import Loaded, Move
 from twophase.catalogs.lakehouse.store_records import RecordingStore
 from twophase.errors import CatalogError
@@ -161,14 +162,6 @@ class RestStore(RecordingStore):
         updates = restoring(move.after.metadata, move.before.metadata)
         return self.swap(move.path, move.after, move.before, updates)
 
-    def rename(self, path: ObjectPath, new: ObjectPath) -> bool:
-        try:
-            with self.speaking(path=path):
-                self.catalog.rename_table((*path.namespace, path.name), (*new.namespace, new.name))
-        except (NoSuchTableError, NoSuchNamespaceError, TableAlreadyExistsError):
-            return False
-        return True
-
     def _drop(self, path: ObjectPath, pointer: str) -> bool:
         # There is no conditional drop; so check first.
         return self.pointer(path) == pointer and self.drop_unreadable(path)
@@ -187,10 +180,9 @@ class RestStore(RecordingStore):
 
 def requirements(metadata: TableMetadata) -> tuple[TableRequirement, ...]:
     """The requirements of a change to a table: everything that was checked must still hold."""
-    snapshot = metadata.current_snapshot()
     return (
         AssertTableUUID(uuid=metadata.table_uuid),
-        AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=snapshot.snapshot_id if snapshot else None),
+        AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=current_id(metadata)),
         AssertCurrentSchemaId(current_schema_id=metadata.current_schema_id),
         AssertLastAssignedFieldId(last_assigned_field_id=metadata.last_column_id),
         AssertDefaultSpecId(default_spec_id=metadata.default_spec_id),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -103,7 +102,7 @@ def _register(member: Member, df: Any, registrar: Registrar) -> list[DataFile]:
     names = [entry.name for entry in data_entries(files.list(member.place.data))]
     locations = [join(member.place.data, name) for name in names if name.endswith(".parquet")]
     if len(locations) >= member.store.settings.read_footers_on_executors:
-        found = member.catalog.environment.partition_runner.map(df, locations, RegisterAll(registrar))
+        found = member.catalog.environment.partition_runner.map(df, locations, registrar.register_all)
     else:
         with ThreadPoolExecutor(_THREADS) as pool:
             found = list(pool.map(registrar.register, locations))
@@ -111,16 +110,6 @@ def _register(member: Member, df: Any, registrar: Registrar) -> list[DataFile]:
         if file is None:  # A task without rows.
             remove_file(files, location)
     return [file for file in found if file is not None]
-
-
-@dataclass(frozen=True)
-class RegisterAll:
-    """A function that registers the files of one task."""
-
-    registrar: Registrar
-
-    def __call__(self, locations: Sequence[str]) -> list[DataFile | None]:
-        return [self.registrar.register(location) for location in locations]
 
 
 def _without_executors(member: Member) -> ConfigurationError:
