@@ -15,17 +15,16 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import SortOrder
 from pyiceberg.transforms import (
     BucketTransform,
-    DayTransform,
-    HourTransform,
     IdentityTransform,
-    MonthTransform,
+    TimeTransform,
     TruncateTransform,
-    YearTransform,
+    parse_transform,
 )
 from pyiceberg.transforms import Transform as IcebergTransform
 
 from twophase.catalog.spark_columns import spark_field
 from twophase.catalogs.lakehouse import sorting
+from twophase.catalogs.lakehouse.transforms import TIMES
 from twophase.config.settings import nearest
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath, TableDefinition, Transform
@@ -54,21 +53,7 @@ _FOREIGN = ("interval", "variant", "void", "null", "geography", "geometry", "str
 FIRST_SPEC_FIELD = 1000
 _LONGEST_NAME = 255
 
-_TIMES: Mapping[str, type[IcebergTransform[Any, Any]]] = {
-    "years": YearTransform,
-    "months": MonthTransform,
-    "days": DayTransform,
-    "hours": HourTransform,
-}
-_SUFFIXES = {"years": "_year", "months": "_month", "days": "_day", "hours": "_hour"}
-_OTHER_WORDS = {
-    "year": "years",
-    "month": "months",
-    "day": "days",
-    "date": "days",
-    "hour": "hours",
-    "date_hour": "hours",
-}
+_OTHER_WORDS = {"date": "day", "date_hour": "hour"}
 
 
 # -- names -------------------------------------------------------------------------------------------------------------
@@ -324,12 +309,11 @@ def partition_source(path: ObjectPath, schema: Schema, transform: Transform) -> 
 def partition_transform(
     path: ObjectPath, transform: Transform, source: Field
 ) -> tuple[IcebergTransform[Any, Any], str]:
-    name = _OTHER_WORDS.get(transform.name, transform.name)
+    name = transform.name
     if name == "identity":
         return IdentityTransform(), source.name
-    if name in _TIMES:
-        made: Any = _TIMES[name]
-        return made(), source.name + _SUFFIXES[name]
+    if (word := _OTHER_WORDS.get(name, name.removesuffix("s"))) in TIMES:
+        return parse_transform(word), f"{source.name}_{word}"
     if name not in ("bucket", "truncate"):
         raise CatalogError(
             f"{path} cannot be partitioned by {transform.name}({source.name}).",
@@ -348,7 +332,7 @@ def check_spec(path: ObjectPath, schema: Schema, fields: Iterable[PartitionField
     names: set[str] = set()
     times: set[int] = set()
     for field in fields:
-        is_time = isinstance(field.transform, tuple(_TIMES.values()))
+        is_time = isinstance(field.transform, TimeTransform)
         if field.name in names or (is_time and field.source_id in times):
             raise CatalogError(f"{path} is partitioned twice by {schema.name_of(field.source_id)}.", path=path)
         if is_time:
@@ -425,9 +409,8 @@ def _shown(field: PartitionField, schema: IcebergSchema) -> Transform:
     column = schema.find_column_name(field.source_id)
     assert column is not None
     transform = field.transform
-    for name, kind in _TIMES.items():
-        if isinstance(transform, kind):
-            return Transform(name, (column,))
+    if isinstance(transform, TimeTransform):
+        return Transform(f"{transform}s", (column,))
     if isinstance(transform, BucketTransform):
         return Transform("bucket", (column,), (transform.num_buckets,))
     if isinstance(transform, TruncateTransform):

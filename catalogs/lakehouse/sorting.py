@@ -17,17 +17,9 @@ from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, NullOrder, SortDirection, SortField, SortOrder
 from pyiceberg.table.update import AddSortOrderUpdate, SetDefaultSortOrderUpdate, TableUpdate
-from pyiceberg.transforms import (
-    DayTransform,
-    HourTransform,
-    IdentityTransform,
-    MonthTransform,
-    Transform,
-    TruncateTransform,
-    YearTransform,
-)
+from pyiceberg.transforms import IdentityTransform, TimeTransform, Transform, TruncateTransform, parse_transform
 
-from twophase.catalogs.lakehouse.transforms import sort_key
+from twophase.catalogs.lakehouse.transforms import TIMES, sort_key
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath, quote
 
@@ -37,12 +29,6 @@ _FIELD = re.compile(
     rf"\s*(?:{_TERM})(?:\s+(?P<direction>ASC|DESC))?(?:\s+NULLS\s+(?P<nulls>FIRST|LAST))?\s*(?:,|$)", re.IGNORECASE
 )
 _PART = re.compile(r"`((?:[^`]|``)+)`|(\w+)")
-_TIMES: dict[str, type[Transform[Any, Any]]] = {
-    "year": YearTransform,
-    "month": MonthTransform,
-    "day": DayTransform,
-    "hour": HourTransform,
-}
 
 
 @dataclass(frozen=True)
@@ -108,9 +94,8 @@ def _term(path: ObjectPath, text: str, found: re.Match[str]) -> tuple[Transform[
         return IdentityTransform(), found["column"]
     word = found["word"].lower()
     arguments = [argument.strip() for argument in found["arguments"].split(",")]
-    if word.removesuffix("s") in _TIMES and len(arguments) == 1:
-        made: Any = _TIMES[word.removesuffix("s")]
-        return made(), arguments[0]
+    if word.removesuffix("s") in TIMES and len(arguments) == 1:
+        return parse_transform(word.removesuffix("s")), arguments[0]
     numbers = [argument for argument in arguments if argument.isdigit()]
     names = [argument for argument in arguments if not argument.isdigit()]
     if word == "truncate" and len(numbers) == len(names) == 1 and int(numbers[0]):
@@ -145,9 +130,8 @@ def describe(schema: IcebergSchema, order: SortOrder) -> str | None:
 def _described(schema: IcebergSchema, field: SortField) -> str:
     name = schema.find_column_name(field.source_id) or ""
     column = name if re.fullmatch(r"[\w.]+", name) else quote(name)
-    word = next((word for word, kind in _TIMES.items() if isinstance(field.transform, kind)), None)
-    if word is not None:
-        column = f"{word}s({column})"
+    if isinstance(field.transform, TimeTransform):
+        column = f"{field.transform}s({column})"
     elif isinstance(field.transform, TruncateTransform):
         column = f"truncate({field.transform.width}, {column})"
     elif not isinstance(field.transform, IdentityTransform):

@@ -25,6 +25,8 @@ from pyiceberg.types import BinaryType, DateType, DecimalType, LongType, StringT
 
 from twophase.model import quote
 
+#: Iceberg's words for the transforms of moments; in SQL they end with an s.
+TIMES = frozenset(("year", "month", "day", "hour"))
 _DAY = 86_400_000_000  # microseconds
 _HOUR = 3_600_000_000
 
