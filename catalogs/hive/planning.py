@@ -482,8 +482,7 @@ class _Planner:
             Way.MOVE_FILES: self._with_location,
             Way.BY_ROWS: self._with_mode,
         }
-        found: WriteState = own[state.way](state) if state.way in own else replace(state, own=OWN_STATES[state.way]())
-        return found
+        return own[state.way](state) if state.way in own else replace(state, own=OWN_STATES[state.way]())
 
     def _with_create(self, state: WriteState) -> WriteState:
         """Decide whether the table is created under a hidden name, or in one call."""

@@ -202,8 +202,7 @@ class Generic(Database):
         notes = self._notes(table.database)
         if notes.name not in self.list_relations(connection, table.database):
             return None
-        found: str | None = connection.scalar(sa.select(notes.c.said).where(notes.c.name == table.name))
-        return found
+        return connection.scalar(sa.select(notes.c.said).where(notes.c.name == table.name))
 
     def set_comment(self, connection: sa.Connection, table: ObjectPath, comment: str | None) -> None:
         notes = self._notes(table.database)

@@ -110,8 +110,7 @@ def driver_values(column: pa.Array) -> list[Any]:
         if column.type.tz is None:
             return instants
         return [None if value is None else value.replace(tzinfo=datetime.UTC) for value in instants]
-    values: list[Any] = column.to_pylist()
-    return values
+    return column.to_pylist()
 
 
 def arrow_value(value: Any, kind: Any) -> Any:

@@ -146,8 +146,7 @@ class Loader:
 
     def _written(self, database: Database, connection: sa.Connection, part: int) -> int | None:
         ledger = self._ledger(database)
-        found: int | None = connection.scalar(sa.select(ledger.c.row_count).where(ledger.c.part == part))
-        return found
+        return connection.scalar(sa.select(ledger.c.row_count).where(ledger.c.part == part))
 
     def _enter(self, database: Database, connection: sa.Connection, part: int, rows: int) -> None:
         try:

@@ -136,8 +136,7 @@ class JdbcParticipant(Member):
                 hint="Attach the session with twophase.attach(spark); over Spark Connect give the catalog a "
                 "twophase.spark.connect.ConnectEnvironment().",
             )
-        rows: int = runner.run(df, loader)
-        return rows
+        return runner.run(df, loader)
 
     def _load_target(self, *, waits: bool = False) -> Target:
         place = self.place

@@ -223,10 +223,9 @@ class PostgreSQL(Database):
         return _KINDS.get(kind, pa.string())
 
     def comment(self, connection: sa.Connection, table: ObjectPath) -> str | None:
-        found: str | None = connection.scalar(
+        return connection.scalar(
             sa.text("SELECT obj_description(to_regclass(:name), 'pg_class')"), {"name": self.name(table)}
         )
-        return found
 
     def set_comment(self, connection: sa.Connection, table: ObjectPath, comment: str | None) -> None:
         self._set(connection, f"TABLE {self.name(table)}", comment)

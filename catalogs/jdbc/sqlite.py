@@ -189,11 +189,10 @@ class SQLite(Database):
         return {name: kind for name, kind in found.items() if kind is not None}
 
     def table_kind(self, connection: sa.Connection, table: ObjectPath) -> str | None:
-        found: str | None = connection.scalar(
+        return connection.scalar(
             sa.text("SELECT type FROM sqlite_master WHERE type IN ('table', 'view') AND name = :name COLLATE NOCASE"),
             {"name": table.name},
         )
-        return found
 
     def columns(self, connection: sa.Connection, table: ObjectPath) -> list[Column]:
         rows = connection.execute(
@@ -212,10 +211,9 @@ class SQLite(Database):
     def comment(self, connection: sa.Connection, table: ObjectPath) -> str | None:
         if self.table_kind(connection, ObjectPath.of(MAIN, f"{self.settings.staging_prefix}comments")) is None:
             return None
-        found: str | None = connection.scalar(
+        return connection.scalar(
             sa.text(f"SELECT comment FROM {self._comments()} WHERE name = :name COLLATE NOCASE"), {"name": table.name}
         )
-        return found
 
     def set_comment(self, connection: sa.Connection, table: ObjectPath, comment: str | None) -> None:
         self.run(
@@ -412,5 +410,4 @@ def _values(field: pa.Field, column: pa.Array) -> list[Any]:
         column = texts if kind.tz is None else pc.binary_join_element_wise(texts, "+00:00", "")
     elif _is.is_temporal(kind) or _is.is_decimal(kind):
         column = column.cast(pa.string())
-    values: list[Any] = column.to_pylist()
-    return values
+    return column.to_pylist()

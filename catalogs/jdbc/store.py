@@ -318,8 +318,7 @@ class Store:
         if self.database.table_kind(connection, self.published(home)) is None:
             return None
         table = self.published_table(home)
-        found: str | None = connection.scalar(sa.select(table.c.target).where(table.c.participant == _IDENTITY))
-        return found
+        return connection.scalar(sa.select(table.c.target).where(table.c.participant == _IDENTITY))
 
     def published_table(self, home: str) -> sa.TableClause:
         return self.database.construct(self.published(home), "participant", "target", "since")
@@ -346,8 +345,7 @@ class Store:
 
     def _said(self, connection: sa.Connection, home: str, participant: str) -> str | None:
         table = self.published_table(home)
-        found: str | None = connection.scalar(sa.select(table.c.target).where(table.c.participant == participant))
-        return found
+        return connection.scalar(sa.select(table.c.target).where(table.c.participant == participant))
 
     def record_aborted(self, connection: sa.Connection, home: str, participant: str) -> None:
         """Record that a participant was aborted, so that its absence is no sign of another database. Idempotent."""

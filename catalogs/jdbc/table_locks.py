@@ -402,5 +402,4 @@ def _number(connection: sa.Connection) -> int:
 
 
 def _code(error: DBAPIError) -> int | None:
-    code: int | None = getattr(error.orig, "args", (None,))[0]
-    return code
+    return getattr(error.orig, "args", (None,))[0]

@@ -104,8 +104,7 @@ def _check_name(path: ObjectPath, name: str) -> None:
 def _field(path: ObjectPath, change: TableChange) -> pa.Field:
     schema: pa.Schema = change.arguments["field"]
     definitions.check_types(path, schema)
-    field: pa.Field = definitions.plain(schema).field(0)
-    return field
+    return definitions.plain(schema).field(0)
 
 
 def keep_sorted(path: ObjectPath, before: IcebergSchema, order: SortOrder, schema: Schema) -> None:

@@ -95,8 +95,7 @@ class Member(TwoPhaseCatalogTable):
     @property
     def property_changes(self) -> Mapping[str, str | None]:
         """Changes of the table's properties by an ALTER TABLE of its transaction; None removes one."""
-        found: Mapping[str, str | None] = self.document.get("property_changes", {})
-        return found
+        return self.document.get("property_changes", {})
 
     @cached_property
     def spec(self) -> PartitionSpec:
@@ -111,8 +110,7 @@ class Member(TwoPhaseCatalogTable):
     @property
     def properties(self) -> Mapping[str, str]:
         """Properties of the table that is created or replaced; for an insert, those of the target."""
-        found: Mapping[str, str] = self.document["properties"]
-        return found
+        return self.document["properties"]
 
     @property
     def scope(self) -> OverwriteScope | None:
@@ -138,8 +136,7 @@ class Member(TwoPhaseCatalogTable):
     @property
     def counts(self) -> Mapping[str, str]:
         """Counts for the snapshot's summary."""
-        found: Mapping[str, str] = self.document["counts"]
-        return found
+        return self.document["counts"]
 
     def work(self, metadata: TableMetadata | None = None, *, rebased: bool = False) -> Work:
         """The settings for writing manifests; with ``rebased``, under names that no earlier try has used."""

@@ -45,8 +45,7 @@ class Seen:
 
     @property
     def snapshot_id(self) -> int | None:
-        found: int | None = self.document["snapshot_id"]
-        return found
+        return self.document["snapshot_id"]
 
     @cached_property
     def schema(self) -> Schema:
@@ -57,8 +56,7 @@ class Seen:
 
 def iceberg_document(schema: IcebergSchema | PartitionSpec | SortOrder) -> dict[str, Any]:
     """A schema, a spec or a sort order as plain JSON."""
-    found: dict[str, Any] = json.loads(schema.model_dump_json(by_alias=True))
-    return found
+    return json.loads(schema.model_dump_json(by_alias=True))
 
 
 def current_id(metadata: TableMetadata) -> int | None:

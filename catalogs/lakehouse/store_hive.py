@@ -263,8 +263,7 @@ class HiveStore(RecordingStore):
 def _tables_of(client: Any, database: str) -> list[Any]:
     """All tables of a database; none if it was dropped meanwhile, when the second call fails with an unclear error."""
     names = client.get_all_tables(database)
-    found: list[Any] = client.get_table_objects_by_name(database, names) if names else []
-    return found
+    return client.get_table_objects_by_name(database, names) if names else []
 
 
 def _is_iceberg(table: Any) -> bool:

@@ -21,8 +21,7 @@ def spark_field(column: pa.Field) -> dict[str, Any]:
     ----------
     column : pyarrow.Field
     """
-    found: dict[str, Any] = json.loads((column.metadata or {}).get(SPARK_FIELD, b"{}"))
-    return found
+    return json.loads((column.metadata or {}).get(SPARK_FIELD, b"{}"))
 
 
 def declared_type(field: Mapping[str, Any]) -> Any:

@@ -149,8 +149,7 @@ def _leaf_type(node: Field, path: str) -> DataType:
             new_type="a type of Spark",
             allowed=_near(leaf),
         )
-    made: DataType = getattr(spark, name)()
-    return made
+    return getattr(spark, name)()
 
 
 _SPARK_CLASSES = {

@@ -59,8 +59,7 @@ def fitted(df: DataFrame, table: pa.Schema, path: ObjectPath) -> DataFrame:
 
 
 def _columns(schema: pa.Schema) -> list[Column]:
-    columns: list[Column] = json.loads(types.from_arrow(schema))["fields"]
-    return columns
+    return json.loads(types.from_arrow(schema))["fields"]
 
 
 def _by_name(given: Sequence[Column], wanted: Sequence[Column], path: ObjectPath) -> list[Column]:

@@ -47,14 +47,12 @@ def killed(
         {"pickle": _packed(participant), "moment": moment}
         for participant, moment in zip(participants, moments, strict=True)
     ]
-    found: list[bool] = _ask("kill", process, jobs=jobs, folders=sorted(folders))["killed"]
-    return found
+    return _ask("kill", process, jobs=jobs, folders=sorted(folders))["killed"]
 
 
 def recovered(participants: Sequence[TwoPhaseCatalogTable], process: FreshProcess) -> list[list[str]]:
     """Publish each participant as recovery does; return the outcomes before, after, and after repeating everything."""
-    found: list[list[str]] = _ask("recover", process, pickles=[_packed(p) for p in participants])["outcomes"]
-    return found
+    return _ask("recover", process, pickles=[_packed(p) for p in participants])["outcomes"]
 
 
 def _packed(participant: TwoPhaseCatalogTable) -> str:
@@ -62,8 +60,7 @@ def _packed(participant: TwoPhaseCatalogTable) -> str:
 
 
 def _unpacked(text: str) -> TwoPhaseCatalogTable:
-    participant: TwoPhaseCatalogTable = pickle.loads(base64.b64decode(text))
-    return participant
+    return pickle.loads(base64.b64decode(text))
 
 
 def _ask(verb: str, process: FreshProcess | None, **facts: Any) -> dict[str, Any]:
@@ -83,8 +80,7 @@ def _ask(verb: str, process: FreshProcess | None, **facts: Any) -> dict[str, Any
     )
     if child.returncode:
         raise AssertionError(f"The participant did not survive into a fresh process:\n{child.stderr}")
-    answer: dict[str, Any] = json.loads(child.stdout.splitlines()[-1])
-    return answer
+    return json.loads(child.stdout.splitlines()[-1])
 
 
 def _factory(question: Mapping[str, Any]) -> Callable[[], Catalog]:

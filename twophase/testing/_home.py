@@ -119,5 +119,4 @@ class ChaosHome(SupportsGroupPublish):
         """
         if len(path.namespace) != 1:
             raise CatalogError(f"A table of catalog {self.name} has a name of the form database.table.", path=path)
-        tables: Document = self.database_of(document, path.namespace[0])["tables"]
-        return tables
+        return self.database_of(document, path.namespace[0])["tables"]

@@ -148,8 +148,7 @@ class ChaosCatalog(
         list of dict
             One per row, values by column.
         """
-        rows: list[dict[str, Any]] = _rows.decode(self._table(self.store.read(), path)["rows"]).to_pylist()
-        return rows
+        return _rows.decode(self._table(self.store.read(), path)["rows"]).to_pylist()
 
     def create_table(self, path: ObjectPath, definition: TableDefinition, *, ignore_if_exists: bool = False) -> None:
         self._check(path, definition)

@@ -113,8 +113,7 @@ class Ending:
                 life.coordinator.timeline.renew(life.lease)  # It may just have been released, with IN_DOUBT.
             record = life.coordinator.timeline.transaction(life.id)
             state = record.state if record else TransactionState.INFLIGHT
-            verdict: Verdict = driver.run(machine.recover(state, driver.plan(), certainly_dead=True))
-            return verdict
+            return driver.run(machine.recover(state, driver.plan(), certainly_dead=True))
         except LeaseLostError as lost:
             return self._fate(lost)
         except BaseException as second:

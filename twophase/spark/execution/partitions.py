@@ -162,8 +162,7 @@ def pickled_part(part: Callable[[], Iterator[pa.RecordBatch]]) -> bytes:
     """A part of a read, pickled for an executor."""
     from pyspark.serializers import CloudPickleSerializer
 
-    pickled: bytes = CloudPickleSerializer().dumps(part)
-    return pickled
+    return CloudPickleSerializer().dumps(part)
 
 
 def read_parts(pickled: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -55,8 +55,7 @@ def has_source(spark: Any, provider: str) -> bool:
 
 def hive_format(jvm: Jvm, word: str) -> dict[str, str]:
     """``serde``, ``input_format`` and ``output_format`` of a word of ``STORED AS``; empty for an unknown one."""
-    fields: dict[str, str] = jvm.once(("HiveSerDe", word), lambda: _of_word(jvm, word))
-    return fields
+    return jvm.once(("HiveSerDe", word), lambda: _of_word(jvm, word))
 
 
 def _of_word(jvm: Jvm, word: str) -> dict[str, str]:

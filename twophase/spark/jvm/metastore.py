@@ -93,8 +93,7 @@ class CaseClasses:
 
 def case_classes(jvm: Jvm) -> CaseClasses:
     """The case classes of a session, with cached field names."""
-    found: CaseClasses = jvm.once(("case classes",), lambda: CaseClasses(jvm))
-    return found
+    return jvm.once(("case classes",), lambda: CaseClasses(jvm))
 
 
 def session_read_table(jvm: Jvm, database: str, name: str) -> Any:

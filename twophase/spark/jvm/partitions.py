@@ -44,8 +44,7 @@ class PartitionTexts:
 
     def facts(self, partitions: Any) -> list[dict[str, Any]]:
         """Each field of each ``CatalogTablePartition`` of a Scala ``Seq``."""
-        found: list[dict[str, Any]] = values.to_json(self._jvm, partitions)
-        return found
+        return values.to_json(self._jvm, partitions)
 
     def table(
         self, catalog: Any, database: str, name: str, known: tuple[Any, dict[str, Any]] | None = None
@@ -62,8 +61,7 @@ class PartitionTexts:
 
     def tables_named(self, catalog: Any, database: str, names: Sequence[str]) -> list[dict[str, Any]]:
         """Those of some tables of a session's ``ExternalCatalog`` that exist, with the fields of :meth:`tables`."""
-        found: list[dict[str, Any]] = json.loads(str(self._reader(catalog).named(database, json.dumps(list(names)))))
-        return found
+        return json.loads(str(self._reader(catalog).named(database, json.dumps(list(names)))))
 
     def _reader(self, catalog: Any) -> Any:
         return self._jvm.once(("tables",), lambda: self._new_reader(catalog))
@@ -79,13 +77,11 @@ class PartitionTexts:
 
     def those_of(self, table: Any, specs: Iterable[Mapping[str, str]]) -> list[dict[str, Any]]:
         """Each field of those of some partitions of a table that exist; ``table`` is the holder from :meth:`table`."""
-        found: list[dict[str, Any]] = json.loads(str(table.partitions(json.dumps([dict(spec) for spec in specs]))))
-        return found
+        return json.loads(str(table.partitions(json.dumps([dict(spec) for spec in specs]))))
 
     def tables(self, tables: Any) -> list[dict[str, Any]]:
         """Each ``CatalogTable`` of a Scala ``Seq``, without its columns and statistics."""
-        found: list[dict[str, Any]] = json.loads(str(self._mapper().writeValueAsString(tables)))
-        return found
+        return json.loads(str(self._mapper().writeValueAsString(tables)))
 
     def _mapper(self) -> Any:
         with private_name("Jackson's ObjectMapper", self._jvm.spark):
@@ -102,8 +98,7 @@ class PartitionTexts:
 
     def storage(self, storage: Any) -> dict[str, Any]:
         """Each field of a ``CatalogStorageFormat``."""
-        found: dict[str, Any] = values.to_json(self._jvm, storage)
-        return found
+        return values.to_json(self._jvm, storage)
 
     def make_storage(self, facts: Mapping[str, Any]) -> Any:
         """A ``CatalogStorageFormat``: ``locationUri`` as returned by :func:`uri_of`; missing fields are not set."""

@@ -43,8 +43,7 @@ def java_map(jvm: Jvm, entries: Mapping[str, str]) -> Any:
 
 def entries(jvm: Jvm, java_map: Any) -> dict[str, str]:
     """The texts of a Java or Scala map, in one call whatever its size (an iterator takes several per entry)."""
-    found: dict[str, str] = to_json(jvm, java_map)
-    return found
+    return to_json(jvm, java_map)
 
 
 def to_json(jvm: Jvm, value: Any) -> Any:

@@ -43,8 +43,7 @@ class SessionDatabases(SessionStore):
     def _database(self, database: str) -> dict[str, Any] | None:
         """Each field of a ``CatalogDatabase``."""
         try:
-            found: dict[str, Any] = values.to_json(self._jvm, self._catalog.getDatabase(database))
-            return found
+            return values.to_json(self._jvm, self._catalog.getDatabase(database))
         except spark_errors() as error:
             if mentions(error, "SCHEMA_NOT_FOUND", "NoSuchDatabase"):
                 return None
