@@ -53,7 +53,6 @@ class CtasJobStatusHook(JobStatusHook):
         CatalogError
             It cannot be created.
         """
-
         self.transaction.begin_participant(self.participant)
 
     def on_finished(self, job: JobStatus) -> None:
@@ -70,7 +69,6 @@ class CtasJobStatusHook(JobStatusHook):
         TransactionInDoubt
             It is unknown whether it was published.
         """
-
         if self.autocommit:
             self.transaction.commit()
         else:
@@ -85,7 +83,6 @@ class CtasJobStatusHook(JobStatusHook):
         error : BaseException
             The user's error; failures in here are attached to it.
         """
-
         self._undo(error)
 
     def on_canceled(self, job: JobStatus) -> None:
@@ -95,7 +92,6 @@ class CtasJobStatusHook(JobStatusHook):
         ----------
         job : JobStatus
         """
-
         self._undo(job.error)
 
     def _undo(self, error: BaseException | None) -> None:

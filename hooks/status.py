@@ -38,7 +38,6 @@ class JobState(Enum):
     @property
     def is_terminal(self) -> bool:
         """Whether the job has ended, with any result."""
-
         return self in (JobState.FINISHED, JobState.FAILED, JobState.CANCELED)
 
 

@@ -65,7 +65,6 @@ class ObjectPath:
 
     def to_document(self) -> list[str]:
         """Return its parts, the table's name last."""
-
         return [*self.namespace, self.name]
 
     @classmethod
@@ -76,7 +75,6 @@ class ObjectPath:
         ----------
         document : list of str
         """
-
         return cls.of(*document)
 
     def __str__(self) -> str:
@@ -228,7 +226,6 @@ class Transform:
         column : str
             Its path, with levels joined by dots.
         """
-
         return cls("identity", (column,))
 
     @classmethod
@@ -244,7 +241,6 @@ class Transform:
 
     def to_document(self) -> dict[str, Any]:
         """Return a plain JSON document."""
-
         return {"name": self.name, "columns": list(self.columns), "arguments": list(self.arguments)}
 
     @classmethod
@@ -255,7 +251,6 @@ class Transform:
         ----------
         document : mapping
         """
-
         return cls(document["name"], tuple(document["columns"]), tuple(document["arguments"]))
 
 
@@ -355,7 +350,6 @@ class TableDefinition:
         ----------
         document : mapping
         """
-
         facts = dict(document)
         if "provider_class" in facts:  # A pending transaction may date from before the field was renamed.
             facts["written_provider"] = facts.pop("provider_class")
@@ -398,7 +392,6 @@ class OverwriteScope:
 
     def to_document(self) -> dict[str, Any]:
         """Return a plain JSON document."""
-
         document: dict[str, Any] = {"static_partition": dict(self.static_partition), "dynamic": self.dynamic}
         if self.version is not None:
             document["version"] = self.version
@@ -412,7 +405,6 @@ class OverwriteScope:
         ----------
         document : mapping
         """
-
         files, version = document.get("files"), document.get("version")
         scope = (document["static_partition"], document["dynamic"])
         return cls(*scope, None if files is None else tuple(files), version)

@@ -44,7 +44,6 @@ class DdlStatements(Statements):
         TwoPhaseError
             As :meth:`stage`.
         """
-
         with self._life.lock:
             former = self._to_build_on(catalog, path)
             if former is not None and former.participant.purpose.drops:

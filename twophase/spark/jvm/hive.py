@@ -159,7 +159,6 @@ class HiveTables:
 
     def make_managed(self, database: str, name: str) -> None:
         """Make a table managed, so that a drop deletes its files."""
-
         self._change(database, name, lambda table: _become(table, MANAGED))
 
     def point(
@@ -211,7 +210,6 @@ class HiveTables:
 
     def place(self, database: str, name: str, location: str, *, expected: str | None) -> None:
         """Give a partitioned table another location, without any other change."""
-
         self._change(database, name, lambda table: self._stored.place(table, location, _PATH), expected=expected)
 
     def _change(self, database: str, name: str, change: Callable[[Any], None], *, expected: str | None = None) -> None:
