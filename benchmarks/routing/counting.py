@@ -17,6 +17,7 @@ from py4j.clientserver import ClientServerConnection
 from sqlalchemy.engine.default import DefaultDialect
 
 from twophase.catalogs import fsync
+from twophase.spark.execution.listener import JobListener
 
 #: Part -> the methods in which it spends its time, less that of other parts which they call.
 PARTS: dict[str, tuple[tuple[Any, str], ...]] = {
@@ -138,4 +139,4 @@ class _Watch:
 
 def _is_event(connection: Any, target: str, *_: Any) -> bool:
     """Whether Spark's listener bus calls, on a thread of its own."""
-    return "_Listener" in type(object.__getattribute__(connection.pool[target], "_target")).__name__
+    return isinstance(object.__getattribute__(connection.pool[target], "_target"), JobListener)

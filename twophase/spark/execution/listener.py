@@ -34,7 +34,7 @@ _TASKS_TIMEOUT = 3.0
 _TASKS_POLL = 0.01
 
 
-class _Listener(JavaCallable):
+class JobListener(JavaCallable):
     """The Python side of ``java/JobEvents.java``: it receives the events of twophase's own jobs, each as JSON."""
 
     class Java:
@@ -75,7 +75,7 @@ class JobTracker:
         self._sc = jvm.spark.sparkContext
         self.feed = EventFeed()
         self._listener = java_object(jvm, "JobEvents")
-        self._listener.tell(_Listener(self.feed))
+        self._listener.tell(JobListener(self.feed))
         self._bus = self._sc._jsc.sc().listenerBus()
         self._over = threading.Event()
         # Started now: at exit Python 3.12 and later start no thread. A forked child has none, and removes nothing.
