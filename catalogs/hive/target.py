@@ -236,9 +236,16 @@ class Target:
 
     # -- partitions ----------------------------------------------------------------------------------------------
 
+    def is_partitioned_alike(self, table: HiveTable) -> bool:
+        """Whether a table has the partition columns of the write; one that was made anew may have others."""
+        then, now = self._write.state.partition_columns, table.partition_columns
+        return [column.lower() for column in then] == [column.lower() for column in now]
+
     def registered(self, table: HiveTable, keys: Collection[Key]) -> dict[Key, HivePartition]:
-        """Load those of the given partitions that exist in the metastore now."""
-        return by_key(table, self._write.metastore.get_partitions(table, keys)) if keys else {}
+        """Load those of the given partitions that exist in the metastore now: none of a table partitioned otherwise."""
+        if not keys or not self.is_partitioned_alike(table):
+            return {}
+        return by_key(table, self._write.metastore.get_partitions(table, keys))
 
     def locations(self, table: HiveTable, keys: Collection[Key]) -> dict[Key, str]:
         """Current locations in the metastore of the given partitions."""

@@ -112,15 +112,14 @@ class AppendFiles(MoveFiles):
         table just before: recovery finds what that would have found. Or such a writer has found the rows, and has
         linked their files into a version of its own.
         """
-        if table is None or not super()._all_there(table) or not self._has_the_partitioning(table):
+        if table is None or not super()._all_there(table) or not self.target.is_partitioned_alike(table):
             return False
         moved, is_as_planned = self._moved(table), self._is_as_planned(table)
         return all(self._is_read(target, moved, is_as_planned) for target in self.existing_moves.data_files)
 
     def _can_be_undone(self, table: HiveTable) -> bool:
         """Whether the rows are where they were renamed to: a later version of the table has links to their files."""
-        stays = self._has_the_partitioning(table) and all(same(now, then) for then, now in self._moved(table).items())
-        return stays and super()._can_be_undone(table)
+        return super()._can_be_undone(table) and all(same(now, then) for then, now in self._moved(table).items())
 
     def _moved(self, table: HiveTable) -> Mapping[str, str | None]:
         """The directories that the rows were renamed into, each with that which the table has in its place now."""
@@ -130,10 +129,6 @@ class AppendFiles(MoveFiles):
         if table.partitioned:
             now = self.target.locations(table, list(then))
         return {normal(place): now.get(key) for key, place in then.items()}
-
-    def _has_the_partitioning(self, table: HiveTable) -> bool:
-        then, now = self.state.partition_columns, table.partition_columns
-        return [column.lower() for column in then] == [column.lower() for column in now]
 
     def _is_as_planned(self, table: HiveTable) -> bool:
         try:

@@ -21,7 +21,7 @@ directory be renamed
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from twophase.catalogs.files import data_entries, data_files, refuse_untried
 from twophase.catalogs.hive import flattening, linking
@@ -132,7 +132,7 @@ class Choice:
     def _of_partitions(self, table: HiveTable) -> _Choice:
         write, columns, root = self._write, table.partition_columns, str(table.location)
         new = self._staging.partitions(columns)
-        there = self._target.within_reach(table, new)
+        there = self._within_reach(table, new)
         refuse_untried(write.path, *(part.location for part in there.values()), environment=write.store.environment)
         paths = write.paths
         if not all(paths.is_partitions(part.location, key, columns, root) for key, part in there.items()):
@@ -146,6 +146,13 @@ class Choice:
         if not linked:
             self._refuse_to_build()
         return _PARTITIONS if linked else _APPENDS
+
+    def _within_reach(self, table: HiveTable, new: Collection[Key]) -> dict[Key, HivePartition]:
+        try:
+            return self._target.within_reach(table, new)
+        except Exception:  # No partition of the table as planned can be looked up in one that was made anew.
+            self._target.check_unchanged()
+            raise
 
     def _is_alone_in_its_partition(self, new: Mapping[Key, str], there: Mapping[Key, HivePartition]) -> bool:
         """Whether one file goes to one existing partition, and nothing in this transaction builds on it."""

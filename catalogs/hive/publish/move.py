@@ -389,7 +389,8 @@ class MoveFiles(Publisher):
         left = next(self.files.existing(source for source, _ in [*moves.into, *moves.backups]), None)
         if left is not None and not self._is_copied(moves):
             return False
-        if len(renames.begun(self.files, moves.into)) < len(moves.into):
+        arriving = moves.into or moves.backups  # Without new rows, by the old ones: a DROP removes these, too.
+        if len(renames.begun(self.files, arriving)) < len(arriving):
             return False
         return not moves.adds or {key for key, _ in moves.adds} <= set(self._locations(table, moves.adds))
 
@@ -459,7 +460,7 @@ class MoveFiles(Publisher):
         return True
 
     def _can_be_undone(self, table: HiveTable) -> bool:
-        return self._are_made(table)
+        return self.target.is_partitioned_alike(table) and self._are_made(table)
 
     def read_source(self) -> ReadSource | None:
         return None

@@ -292,7 +292,7 @@ class SwitchPartitions(Publisher):
     def finish(self) -> None:
         plan = self.plan
         table = None if plan is None or self._is_complete else self.write.current()
-        if plan is not None and table is not None:
+        if plan is not None and table is not None and self.target.is_partitioned_alike(table):
             self._complete(table, plan)
         self.staging.mark_published()
         super().finish()
@@ -326,6 +326,8 @@ class SwitchPartitions(Publisher):
     def compensate(self) -> bool:
         plan, table = self._read(), self.write.current()
         if plan is None or table is None or self.state.effect == REPLACE:
+            return False
+        if not self.target.is_partitioned_alike(table):
             return False
         listed = self.target.registered(table, plan.keys)
         now = {key: part.location for key, part in listed.items()}
