@@ -79,6 +79,8 @@ class Database(ABC):
 
     #: Name of the database in messages.
     title: ClassVar[str]
+    #: Query for the relations of the database ``:schema``: name, and ``table`` or ``view``.
+    relations: ClassVar[str]
     longest_name: ClassVar[int]
     #: DDL is transactional: a publish is one database transaction.
     ddl_in_transaction: ClassVar[bool] = True
@@ -311,9 +313,10 @@ class Database(ABC):
         """Return those of some names that are tables or views, with their kind, regardless of how many others exist."""
         return {name: kind for name, kind in self.list_relations(connection, database).items() if name in names}
 
-    @abstractmethod
     def list_relations(self, connection: sa.Connection, database: str) -> dict[str, str]:
         """Return the names of all tables and views with their kind, including hidden ones."""
+        rows = connection.execute(sa.text(self.relations), {"schema": database})
+        return {str(name): str(kind) for name, kind in rows}
 
     @abstractmethod
     def columns(self, connection: sa.Connection, table: ObjectPath) -> list[Column]:

@@ -290,6 +290,12 @@ class Generic(Database):
 class DuckDB(Generic):
     """DuckDB: its dialect's reflection reads system tables that DuckDB lacks, so information_schema is used instead."""
 
+    relations = (
+        "SELECT table_name, CASE table_type WHEN 'VIEW' THEN 'view' ELSE 'table' END "
+        "FROM information_schema.tables WHERE table_catalog = current_database() AND table_schema = :schema"
+    )
+    list_relations = Database.list_relations
+
     def engine(self, database: str, *, pooled: bool, label: str = "") -> sa.Engine:
         """Connections are never pooled: only one process at a time can open the file."""
         return super().engine(database, pooled=False, label=label)
@@ -299,16 +305,6 @@ class DuckDB(Generic):
             sa.text("SELECT schema_name FROM information_schema.schemata WHERE catalog_name = current_database()")
         )
         return sorted(name for (name,) in found if name not in _SYSTEM)
-
-    def list_relations(self, connection: sa.Connection, database: str) -> dict[str, str]:
-        found = connection.execute(
-            sa.text(
-                "SELECT table_name, CASE table_type WHEN 'VIEW' THEN 'view' ELSE 'table' END "
-                "FROM information_schema.tables WHERE table_catalog = current_database() AND table_schema = :schema"
-            ),
-            {"schema": database},
-        )
-        return {str(name): str(kind) for name, kind in found}
 
     def columns(self, connection: sa.Connection, table: ObjectPath) -> list[Column]:
         found = connection.execute(

@@ -43,11 +43,6 @@ SELECT COLUMN_NAME FROM information_schema.KEY_COLUMN_USAGE
 WHERE TABLE_SCHEMA = :schema AND TABLE_NAME = :name AND CONSTRAINT_NAME = 'PRIMARY'
 """
 
-_RELATIONS = """
-SELECT TABLE_NAME, CASE WHEN TABLE_TYPE LIKE '%VIEW' THEN 'view' ELSE 'table' END
-FROM information_schema.TABLES WHERE TABLE_SCHEMA = :schema
-"""
-
 #: What is refused to a role that does not see the routines and events of a database, and the numbers of the errors.
 _LOOKS = ("CALL {}.__twophase_nothing()", "SHOW EVENTS FROM {}")
 _UNSEEN = (1044, 1370)
@@ -98,6 +93,10 @@ class MySQL(Database):
     """MariaDB 10.6 and later, MySQL 8."""
 
     title = "MariaDB/MySQL"
+    relations = (
+        "SELECT TABLE_NAME, CASE WHEN TABLE_TYPE LIKE '%VIEW' THEN 'view' ELSE 'table' END "
+        "FROM information_schema.TABLES WHERE TABLE_SCHEMA = :schema"
+    )
     longest_name = 64
     longest_comment = 2048
     ddl_in_transaction = False
@@ -227,13 +226,9 @@ class MySQL(Database):
     def text(self, value: str) -> str:
         return "'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
 
-    def list_relations(self, connection: sa.Connection, database: str) -> dict[str, str]:
-        rows = connection.execute(sa.text(_RELATIONS), {"schema": database})
-        return {str(name): str(kind) for name, kind in rows}
-
     def kinds(self, connection: sa.Connection, database: str, names: Sequence[str]) -> dict[str, str]:
         # For a single name the server opens one table; for several, MariaDB opens all tables of the database.
-        one = sa.text(f"{_RELATIONS} AND TABLE_NAME = :name")
+        one = sa.text(f"{self.relations} AND TABLE_NAME = :name")
         rows = [row for name in names for row in connection.execute(one, {"schema": database, "name": name})]
         return {str(name): str(kind) for name, kind in rows if name in names}
 

@@ -80,13 +80,6 @@ WHERE a.attrelid = to_regclass(:name) AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum
 """
 
-_RELATIONS = """
-SELECT c.relname, CASE WHEN c.relkind IN ('r', 'p', 'f') THEN 'table' ELSE 'view' END
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname = :schema AND c.relkind IN ('r', 'p', 'f', 'v', 'm')
-"""
-
-
 _MADE_BY = "count(*), sum(xmin::text::bigint), sum(hashtext(xmin::text)::bigint)"
 #: The statistics are updated with a short delay.
 _COUNTED = """
@@ -119,6 +112,11 @@ class PostgreSQL(Database):
     """PostgreSQL 12 and later."""
 
     title = "PostgreSQL"
+    relations = (
+        "SELECT c.relname, CASE WHEN c.relkind IN ('r', 'p', 'f') THEN 'table' ELSE 'view' END "
+        "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+        "WHERE n.nspname = :schema AND c.relkind IN ('r', 'p', 'f', 'v', 'm')"
+    )
     longest_name = 63
     aware_times = True
     comments_databases = True
@@ -198,12 +196,8 @@ class PostgreSQL(Database):
         # An E'' string does not depend on standard_conforming_strings.
         return "E'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
 
-    def list_relations(self, connection: sa.Connection, database: str) -> dict[str, str]:
-        rows = connection.execute(sa.text(_RELATIONS), {"schema": database})
-        return {str(name): str(kind) for name, kind in rows}
-
     def kinds(self, connection: sa.Connection, database: str, names: Sequence[str]) -> dict[str, str]:
-        found = sa.text(f"{_RELATIONS} AND c.relname = ANY(:names)")
+        found = sa.text(f"{self.relations} AND c.relname = ANY(:names)")
         return {
             str(name): str(kind) for name, kind in connection.execute(found, {"schema": database, "names": list(names)})
         }

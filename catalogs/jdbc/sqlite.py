@@ -71,6 +71,9 @@ class SQLite(Database):
     """SQLite 3.35 and later; a database other than ``main`` is a file beside the URL's own."""
 
     title = "SQLite"
+    relations = (
+        "SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view') AND substr(name, 1, 7) <> 'sqlite_'"
+    )
     longest_name = 1_000
     column_comments: ClassVar[bool] = False
 
@@ -174,15 +177,6 @@ class SQLite(Database):
         return "a database of SQLite is a file, which is created and deleted outside of every transaction"
 
     # -- tables --------------------------------------------------------------------------------------------------
-
-    def list_relations(self, connection: sa.Connection, database: str) -> dict[str, str]:
-        rows = connection.execute(
-            sa.text(
-                "SELECT name, type FROM sqlite_master "
-                "WHERE type IN ('table', 'view') AND substr(name, 1, 7) <> 'sqlite_'"
-            )
-        )
-        return {str(name): str(kind) for name, kind in rows}
 
     def kinds(self, connection: sa.Connection, database: str, names: Sequence[str]) -> dict[str, str]:
         found = {name: self.table_kind(connection, ObjectPath.of(database, name)) for name in names}
