@@ -317,8 +317,7 @@ class Store:
         """Identity that distinguishes this database from another of its name; None if nothing was ever staged in it."""
         if self.database.table_kind(connection, self.published(home)) is None:
             return None
-        table = self.published_table(home)
-        return connection.scalar(sa.select(table.c.target).where(table.c.participant == _IDENTITY))
+        return self._said(connection, home, _IDENTITY)
 
     def published_table(self, home: str) -> sa.TableClause:
         return self.database.construct(self.published(home), "participant", "target", "since")

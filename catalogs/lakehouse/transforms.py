@@ -86,15 +86,7 @@ def sort_key(schema: IcebergSchema, source_id: int, transform: Transform[Any, An
         return column
     if isinstance(transform, TruncateTransform):
         return f"substring({column}, 1, {transform.width})" if isinstance(kind, StringType) else None
-    if isinstance(transform, HourTransform):
-        return _hours(column, kind)
-    days = _days(column, kind)
-    date = f"date_add(DATE'1970-01-01', CAST({days} AS INT))"
-    if isinstance(transform, DayTransform):
-        return days
-    if isinstance(transform, MonthTransform):
-        return f"year({date}) * 12 + month({date})"
-    return f"year({date})" if isinstance(transform, YearTransform) else None
+    return _moment(column, kind, transform)
 
 
 def _part(schema: IcebergSchema, field: PartitionField) -> str | None:
@@ -106,17 +98,21 @@ def _part(schema: IcebergSchema, field: PartitionField) -> str | None:
         return _text(column, kind)
     if isinstance(field.transform, TruncateTransform):
         return _truncated(column, kind, field.transform.width)
-    if isinstance(field.transform, HourTransform):
-        return _string(_hours(column, kind))
+    moment = _moment(column, kind, field.transform)
+    return None if moment is None else _string(moment)
+
+
+def _moment(column: str, kind: object, transform: Transform[Any, Any]) -> str | None:
+    """A number for each year, month, day or hour; None for any other transform."""
+    if isinstance(transform, HourTransform):
+        return _hours(column, kind)
     days = _days(column, kind)
     date = f"date_add(DATE'1970-01-01', CAST({days} AS INT))"
-    if isinstance(field.transform, DayTransform):
-        return _string(days)
-    if isinstance(field.transform, MonthTransform):
-        return _string(f"year({date}) * 12 + month({date})")
-    if isinstance(field.transform, YearTransform):
-        return _string(f"year({date})")
-    return None
+    if isinstance(transform, DayTransform):
+        return days
+    if isinstance(transform, MonthTransform):
+        return f"year({date}) * 12 + month({date})"
+    return f"year({date})" if isinstance(transform, YearTransform) else None
 
 
 def _text(column: str, kind: object) -> str:

@@ -51,10 +51,8 @@ def prune(connection: sa.Connection, now: float, seconds: float, limit: int) -> 
     for start in range(0, len(ids), _AT_ONCE):
         some = ids[start : start + _AT_ONCE]
         schema_versions.keep(connection, some)
-        connection.execute(reservations.delete().where(reservations.c.transaction_id.in_(some)))
-        connection.execute(waits.delete().where(waits.c.transaction_id.in_(some)))
-        connection.execute(changes.delete().where(changes.c.transaction_id.in_(some)))
-        connection.execute(participants.delete().where(participants.c.transaction_id.in_(some)))
+        for table in (reservations, waits, changes, participants):
+            connection.execute(table.delete().where(table.c.transaction_id.in_(some)))
         connection.execute(transactions.delete().where(c.id.in_(some)))
     if ids:
         schema_versions.forget_dropped(connection)

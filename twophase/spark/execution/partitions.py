@@ -42,9 +42,11 @@ class SparkPartitions:
         PySparkException
             The user's own error, or that of ``work``.
         """
+        require_python(df.sparkSession)
         df, work = _plainly_named(df, work)
-        answers = _mapped(df, _Answering(work), "answer BINARY").collect()
-        return [pickle.loads(bytes(row[0])) for row in answers]
+        with own_python(df.sparkSession):
+            answers = df.mapInArrow(_Answering(work), "answer BINARY")
+        return [pickle.loads(bytes(row[0])) for row in answers.collect()]
 
     def map(self, df: DataFrame, items: Sequence[str], work: Callable[[Sequence[str]], list[Any]]) -> list[Any]:
         """Run ``work`` over texts on the executors, some at a time.
@@ -88,15 +90,7 @@ class SparkPartitions:
         PySparkException
             The user's own error, or that of ``work``.
         """
-        df, work = _plainly_named(df, work)
-        answers = _mapped(df, _Task(work), "rows BIGINT").collect()
-        return sum(row[0] for row in answers)
-
-
-def _mapped(df: DataFrame, work: _Answering | _Task, answer: str) -> DataFrame:
-    require_python(df.sparkSession)
-    with own_python(df.sparkSession):
-        return df.mapInArrow(work, answer)
+        return sum(self.collect(df, work))
 
 
 def _plainly_named(df: DataFrame, work: Callable[[int, Iterable[pa.RecordBatch]], Any]) -> tuple[DataFrame, Any]:
@@ -129,7 +123,7 @@ class _Each:
 
 
 class _Answering:
-    """The function that Spark calls for a partition, if the result is any object."""
+    """The function that Spark calls for a partition."""
 
     def __init__(self, work: Callable[[int, Iterable[pa.RecordBatch]], Any]) -> None:
         self._work = work
@@ -141,21 +135,6 @@ class _Answering:
         assert context is not None, "a task runs outside an executor"
         answer = pickle.dumps(self._work(context.partitionId(), batches))
         yield pa.RecordBatch.from_pydict({"answer": pa.array([answer], pa.binary())})
-
-
-class _Task:
-    """The function that Spark calls for a partition."""
-
-    def __init__(self, work: Work) -> None:
-        self._work = work
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None, "a task runs outside an executor"
-        rows = self._work(context.partitionId(), batches)
-        yield pa.RecordBatch.from_pydict({"rows": pa.array([rows], pa.int64())})
 
 
 def pickled_part(part: Callable[[], Iterator[pa.RecordBatch]]) -> bytes:
