@@ -208,6 +208,11 @@ class Files:
             return None if data is None else json.loads(data)
         return None
 
+    def read_document(self, location: str, key: str) -> dict[str, Any] | None:
+        """Read a JSON object that has a key; None if there is no such."""
+        found = self.read_json(location)
+        return found if isinstance(found, dict) and key in found else None
+
     def write_json(self, location: str, document: Any) -> None:
         """Write a document atomically."""
         store, path = self.find(location)

@@ -170,8 +170,7 @@ def write_stamp(files: Files, version: str, facts: dict[str, Any]) -> None:
 
 def read_stamp(files: Files, directory: str) -> dict[str, Any] | None:
     """Read the owner stamp of a directory; None for a foreign directory."""
-    stamp = files.read_json(join(directory, STAMP_FILE))
-    return stamp if isinstance(stamp, dict) and "transaction_id" in stamp else None
+    return files.read_document(join(directory, STAMP_FILE), "transaction_id")
 
 
 def owned_by(files: Files, directory: str, transaction_id: str) -> bool:
@@ -221,10 +220,8 @@ def mark_published(files: Files, version: str, transaction_id: str) -> None:
 
 def read_published(files: Files, version: str) -> Published | None:
     """Read the published mark of a version; None if it has none."""
-    mark = files.read_json(join(version, PUBLISHED_FILE))
-    if not isinstance(mark, dict) or "transaction_id" not in mark:
-        return None
-    return Published(str(mark["transaction_id"]), float(mark.get("since", 0)))
+    mark = files.read_document(join(version, PUBLISHED_FILE), "transaction_id")
+    return None if mark is None else Published(str(mark["transaction_id"]), float(mark.get("since", 0)))
 
 
 def is_spent(files: Files, version: str) -> bool:
@@ -275,19 +272,14 @@ def quarantine(files: Files, version: str, transaction_id: str) -> None:
 
 def quarantined_since(files: Files, version: str) -> float | None:
     """Time when a version was rolled back and kept, in seconds since the epoch; None if it was not."""
-    mark = files.read_json(join(version, QUARANTINED_FILE))
-    return float(mark["since"]) if isinstance(mark, dict) and "since" in mark else None
-
-
-def is_quarantined(files: Files, version: str) -> bool:
-    """Whether a version was rolled back but is kept."""
-    return quarantined_since(files, version) is not None
+    mark = files.read_document(join(version, QUARANTINED_FILE), "since")
+    return None if mark is None else float(mark["since"])
 
 
 def read_superseded(files: Files, directory: str) -> SupersededMark | None:
     """Read the superseded mark of a directory; None if it has none."""
-    mark = files.read_json(join(directory, SUPERSEDED_FILE))
-    if not isinstance(mark, dict) or "transaction_id" not in mark:
+    mark = files.read_document(join(directory, SUPERSEDED_FILE), "transaction_id")
+    if mark is None:
         return None
     return SupersededMark(mark["transaction_id"], float(mark["since"]), tuple(mark["files"]))
 

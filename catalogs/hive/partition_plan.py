@@ -78,8 +78,8 @@ class Plan:
     @classmethod
     def load(cls, files: Files, version: str) -> Plan | None:
         """Load the plan of a version; None if prepare has not written one."""
-        found: Any = files.read_json(join(version, MANIFEST_FILE))
-        if not isinstance(found, dict) or "partitions" not in found:
+        found = files.read_document(join(version, MANIFEST_FILE), "partitions")
+        if found is None:
             return None
         changes = (Change(tuple(key), action, old, new) for key, action, old, new in found["partitions"])
         return cls(tuple(changes), found["marks"], bool(found.get("loses")))

@@ -215,7 +215,7 @@ class Staging:
         """Whether the version exists, is ours, and is not kept merely for a delayed call."""
         if not layout.owned_by(self._files, self.version, self._write.state.transaction_id):
             return False
-        return self._write.metastore.ends_with_driver or not layout.is_quarantined(self._files, self.version)
+        return self._write.metastore.ends_with_driver or layout.quarantined_since(self._files, self.version) is None
 
     def require(self, is_there: bool) -> None:
         """Refuse to publish a version that an abort or ``clean`` has removed: the table would have no files.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from twophase.catalog.reading import ReadSource
 from twophase.catalogs.files import Files, data_entries, data_files, join, same
@@ -57,8 +56,8 @@ class Moves:
     @classmethod
     def load(cls, files: Files, version: str) -> Moves | None:
         """Read the manifest; None if prepare has not written one."""
-        found: Any = files.read_json(join(version, MANIFEST_FILE))
-        if not isinstance(found, dict) or "into" not in found:
+        found = files.read_document(join(version, MANIFEST_FILE), "into")
+        if found is None:
             return None
         keyed = {name: [(tuple(key), location) for key, location in found[name]] for name in ("adds", "removes")}
         touched = found.get("touched")
