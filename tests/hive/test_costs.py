@@ -58,6 +58,15 @@ def test_a_write_of_one_row_makes_few_calls(
     assert all(one <= most for one, most in zip(told, COSTS[statement], strict=True)), told
 
 
+@pytest.mark.promise("cost", "an INSERT INTO a table with statistics drops them without another look at the table")
+def test_the_statistics_of_a_table_are_dropped_without_another_look_at_it(spark: SparkSession) -> None:
+    spark.sql("CREATE TABLE counted (a INT) USING parquet")
+    spark.sql("ANALYZE TABLE counted COMPUTE STATISTICS")
+    with audited(spark) as calls:
+        spark.sql("INSERT INTO counted SELECT 1")
+    assert calls["get_table"] <= 9, calls
+
+
 #: Of Spark's own statements, the most calls of the metastore; without twophase they make 15 and 4.
 OWN = {"CREATE TABLE own (a INT) USING parquet": 17, "DROP TABLE own": 6}
 

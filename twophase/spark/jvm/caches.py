@@ -44,11 +44,11 @@ class TableCaches:
         statistics : bool
             Whether to update the table's statistics as Spark does after a write.
         table : Java ``CatalogTable``, optional
-            The current entry of the table, if known: the table is not looked up again if only its files have changed.
+            The current entry of the table, if known: it is looked up only if more than its files has changed.
         """
         plan = self._kept(database, name)
         if statistics:
-            self._update_statistics(database, name)
+            self._update_statistics(table or session_state.session_table(self._jvm, database, name))
         if plan is None:
             session_state.forget_relation(self._jvm, database, name)
             return
@@ -109,11 +109,11 @@ class TableCaches:
             known = self._jvm.recent(("qualified", database, name), lambda: make(_CATALOG, database, name))
             return session_state.session_catalog(self._jvm).getCachedTable(known)
 
-    def _update_statistics(self, database: str, name: str) -> None:
-        """Recalculate or remove the table's statistics, as configured."""
+    def _update_statistics(self, table: Any) -> None:
+        """Recalculate or remove the statistics of a ``CatalogTable``, as configured."""
         with private_name("CommandUtils.updateTableStats", self._jvm.spark):
             commands = self._jvm.kind("org.apache.spark.sql.execution.command.CommandUtils")
-            commands.updateTableStats(self._jvm.session, session_state.session_table(self._jvm, database, name))
+            commands.updateTableStats(self._jvm.session, table)
 
     def _moved(self, plan: Any, database: str, name: str) -> bool:
         """Give the old relation the files of the new one, and let the session cache the old one."""
