@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+import pyarrow as pa
+
 from twophase.catalogs.hive import layout
 from twophase.catalogs.hive.store import HiveStore
-from twophase.catalogs.hive.tables import EXTERNAL, HiveTable
+from twophase.catalogs.hive.tables import EXTERNAL, PLACEHOLDER, HiveTable
+from twophase.errors import TableAlreadyExistsError
 
 
 class HiddenTables:
@@ -38,6 +43,11 @@ class HiddenTables:
         found = self.find(role)
         return found if found is not None and found.stamp == self._transaction_id else None
 
+    def find_backup(self, role: str) -> HiveTable | None:
+        """Load the user's table that has the hidden name of a role; None if it does not exist."""
+        found = self.find(role)
+        return None if found is None or PLACEHOLDER in found.properties else found
+
     def start(self) -> None:
         """Record that there are none yet: the write has just begun, in this process."""
         self._made = set()
@@ -63,6 +73,20 @@ class HiddenTables:
         self._store.metastore.rename_table(self._database, self.name(role), name, kind=kind)
         if self._made is not None:
             self._made.discard(self.name(role))
+
+    def take(self, role: str, location: str) -> None:
+        """Take the hidden name of a role, so that a dead driver's delayed rename to it fails. Idempotent."""
+        placeholder = HiveTable(
+            self._database,
+            self.name(role),
+            EXTERNAL,
+            pa.schema([("dropped", pa.string())]),
+            provider="parquet",
+            location=location,
+            properties={PLACEHOLDER: "true"},
+        ).with_stamp(self._transaction_id)
+        with suppress(TableAlreadyExistsError):  # It has arrived, or is fenced off.
+            self.create(role, placeholder)
 
     def _note(self, role: str) -> None:
         if self._made is not None:

@@ -69,6 +69,8 @@ UNTRUSTED = "its mark is neither of the user who owns the directory nor of this 
 HIDDEN_PREFIX = "__twophase_"
 #: Role of the hidden table that is the backup of a replaced table, or a table that is being dropped.
 BACKUP = "aside"
+#: Role of the hidden table that is being dropped by a write that gives its name to another one.
+DROPPED = f"{BACKUP}_dropped"
 #: Role of the hidden table with the old definition, restored when a replace is undone.
 BEFORE = "before"
 #: Roles of the hidden tables that are needed only until the publish has ended.

@@ -1,7 +1,8 @@
 """RENAME of a table as a statement of a transaction: two participants, of the new name and of the former one.
 
 They are published together, by one metastore call. Until then the table is read by its former name. A name that a
-table has left can be given to another one, and a table can be renamed again: only its last name is published.
+table has left, or that of a dropped one, can be given to another one, and a table can be renamed again: only its last
+name is published.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from twophase.catalogs.hive import layout, names
 from twophase.catalogs.hive.dropping import before_of
 from twophase.catalogs.hive.snapshots import read_format
 from twophase.catalogs.hive.state import (
+    DROP,
     LEAVE,
     RENAME,
     Before,
     Displaced,
     LeaveState,
+    OwnState,
     RenameState,
     Way,
     WriteState,
@@ -47,14 +50,14 @@ def plan_rename(store: HiveStore, path: ObjectPath, new_path: ObjectPath, contex
     TableNotExistError, TableAlreadyExistsError
         There is no table of the former name, or there is one of the new name.
     AtomicityNotSupportedError
-        The transaction has written one of the two before, and done more than to rename a table; or the table's files
-        would have to move.
+        The transaction has written one of the two before, and done more than to rename or drop a table; or the table's
+        files would have to move.
     CatalogError
         It is a view, or would move to another database.
     """
     names.check_path(new_path, store.metastore.longest_name)
     base, former = _state_of(context.base), _state_of(context.former)
-    if base is not None and base.effect != LEAVE:
+    if base is not None and base.effect not in (DROP, LEAVE):
         raise failures.not_renamed(new_path, context.transaction_id)
     if former is not None and former.effect != RENAME:
         raise failures.not_renamed(path, context.transaction_id)
@@ -85,8 +88,15 @@ def plan_rename(store: HiveStore, path: ObjectPath, new_path: ObjectPath, contex
         replaces=True,
         own=replace(own, renamed_by=context.ordinal if own.renamed_by is None else own.renamed_by),
         autocommit=context.autocommit,
-        displaces=None if base is None else base.displaces,
+        displaces=None if base is None else _displaced(base),
     )
+
+
+def _displaced(base: WriteState) -> Displaced | None:
+    """The table whose name another one gets, after the statement by which it leaves it, or is dropped."""
+    if base.effect == LEAVE or base.before is None:
+        return base.displaces
+    return Displaced(base.before, first_version=base.first_version or base.version)
 
 
 def _state_of(document: Mapping[str, Any] | None) -> WriteState | None:
@@ -139,7 +149,7 @@ def plan_leave(path: ObjectPath, arriving: dict[str, Any], context: WriteContext
         raise failures.not_renamed(path, context.transaction_id)
     # A name that the table got in the transaction, and leaves again, is that of the table which it has displaced.
     displaces = Displaced(new.old, renamed_by(new)) if base is None else base.displaces
-    return replace(
+    state = replace(
         new,
         path=path,
         purpose=Purpose.DROP_TABLE,
@@ -149,6 +159,20 @@ def plan_leave(path: ObjectPath, arriving: dict[str, Any], context: WriteContext
         effect=LEAVE,
         own=LeaveState(arriving),
         displaces=displaces,
+    )
+    if base is None or displaces is None or displaces.renamed_by is not None:
+        return state
+    # The table that had the name before is dropped; it no longer waits for another one to get the name.
+    return replace(
+        state,
+        way=Way.DROP_TABLE,
+        definition=displaces.before.definition,
+        default_location=base.default_location,
+        version=layout.version_of(base.default_location, context.transaction_id, context.ordinal),
+        effect=DROP,
+        own=OwnState(),
+        first_version=displaces.first_version,
+        displaces=None,
     )
 
 

@@ -17,9 +17,10 @@ from twophase.catalogs.hive.identity import STORE
 from twophase.errors import CatalogError
 from twophase.model import Level, ObjectPath, OverwriteScope, Purpose, TableDefinition
 
-#: Formats of the documents written now: of writes that take the name of another table, and of those that bring columns,
-#: which an older version would leave out, and of all others; format 1 had no number.
-FORMAT, WITH_COLUMNS, WITHOUT_COLUMNS = 4, 3, 2
+#: Formats of the documents written now: of writes that take the name of a table which their transaction drops, or gives
+#: another one, and of those that bring columns, all of which an older version would leave out, and of all others;
+#: format 1 had no number.
+FORMAT, DISPLACING, WITH_COLUMNS, WITHOUT_COLUMNS = 5, 4, 3, 2
 
 CREATE, REPLACE, INSERT, DROP, ALTER = "create", "replace", "insert", "drop", "alter"
 #: Of a renamed table: its new name, and its former one.
@@ -187,20 +188,23 @@ class Before:
 
 @dataclass(frozen=True)
 class Displaced:
-    """The table that has the name of a write, until its transaction gives it another one."""
+    """The table that has the name of a write, until its transaction gives it another one, or drops it."""
 
     before: Before
-    #: Ordinal of the statement that has first renamed it.
-    renamed_by: int
+    #: Ordinal of the statement that has first renamed it; None if it is dropped.
+    renamed_by: int | None = None
+    #: If it is dropped: version of the first statement of the transaction on it.
+    first_version: str | None = None
 
     def to_document(self) -> dict[str, Any]:
         """Return a plain JSON document."""
-        return {"before": self.before.to_document(), "renamed_by": self.renamed_by}
+        found: dict[str, Any] = {"before": self.before.to_document(), "renamed_by": self.renamed_by}
+        return found if self.first_version is None else {**found, "first_version": self.first_version}
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Displaced:
         """Restore from the result of :meth:`to_document`."""
-        return cls(Before.from_document(document["before"]), int(document["renamed_by"]))
+        return _fitting(cls, {**document, "before": Before.from_document(document["before"])})
 
 
 def _refuse_newer(document: Mapping[str, Any]) -> None:
@@ -265,7 +269,7 @@ class WriteState:
     alters: bool = False
     #: Whether a list in the version names the staged files, and what else is found beside them is not the statement's.
     listed: bool = False
-    #: The table that has the name until the publish; the transaction gives it another one.
+    #: The table that has the name until the publish; the transaction gives it another one, or drops it.
     displaces: Displaced | None = None
 
     #: Fields stored in the document as they are.
@@ -321,7 +325,7 @@ class WriteState:
     @property
     def _format(self) -> int:
         if self.displaces is not None:
-            return FORMAT
+            return FORMAT if self.displaces.renamed_by is None else DISPLACING
         return WITH_COLUMNS if self.brings or self.fits is not None else WITHOUT_COLUMNS
 
     def to_document(self) -> dict[str, Any]:

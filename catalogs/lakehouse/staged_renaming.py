@@ -12,12 +12,15 @@ from twophase.catalog.reading import ReadSource
 from twophase.catalogs.lakehouse import dropping, earlier_states
 from twophase.catalogs.lakehouse.dropping import RENAMED, LakehouseDrop
 from twophase.catalogs.lakehouse.home import Lakehouse
-from twophase.catalogs.lakehouse.snapshots import CREATE, REPLACE, Seen, current_id
+from twophase.catalogs.lakehouse.snapshots import CREATE, DROP, REPLACE, Seen, current_id
 from twophase.catalogs.lakehouse.sources import source_of
 from twophase.catalogs.lakehouse.store import PUBLISHED, Loaded, Move
-from twophase.errors import TableAlreadyExistsError
+from twophase.errors import AtomicityNotSupportedError, TableAlreadyExistsError
 from twophase.model import ObjectPath, Purpose, WriteContext
 from twophase.transactions import failures
+
+#: Of the document of a new name: whether the transaction drops the table that has it.
+DROPS = "drops"
 
 
 def plan_rename(
@@ -38,13 +41,17 @@ def plan_rename(
     TableNotExistError, TableAlreadyExistsError
         There is no table of the former name, or there is one of the new name.
     AtomicityNotSupportedError
-        The transaction has written one of the two before, and done more than to rename a table.
+        The transaction has written one of the two before, and done more than to rename or drop a table; or it drops the
+        table of the new name with PURGE.
     CatalogError
         Its metadata cannot be read.
     """
     base = context.base
-    if base is not None and base.get(RENAMED) is not True:
-        raise failures.not_renamed(new_path, context.transaction_id)
+    is_left = base is not None and base.get(RENAMED) is True
+    if base is not None and not is_left:
+        if base["effect"] != DROP:
+            raise failures.not_renamed(new_path, context.transaction_id)
+        _refuse_purge(new_path, context)
     if base is None and lakehouse.store.pointer(new_path) is not None:
         raise TableAlreadyExistsError.of(new_path, lakehouse.name)
     seen = None if base is None else base["seen"]
@@ -52,8 +59,21 @@ def plan_rename(
     return {
         **dropping.document_of(new_path, Purpose.CREATE_TABLE_AS, effect, context, since),
         "seen": seen,
+        DROPS: seen is not None and not is_left,
         **_table(lakehouse, path, context),
     }
+
+
+def _refuse_purge(path: ObjectPath, context: WriteContext) -> None:
+    """Refuse to give the name of a table that goes with its files: they are removed once no table has them."""
+    assert context.base is not None
+    if context.base["purge"] and context.base["seen"] is not None:
+        raise AtomicityNotSupportedError(
+            f"No table gets the name {path} in the transaction that drops {path} with PURGE; nothing was renamed.",
+            path=path,
+            transaction_id=context.transaction_id,
+            hint="Drop it without PURGE, or rename the other table after the transaction.",
+        )
 
 
 def _table(lakehouse: Lakehouse, path: ObjectPath, context: WriteContext) -> dict[str, Any]:
@@ -85,9 +105,12 @@ def plan_leave(lakehouse: Lakehouse, path: ObjectPath, context: WriteContext, si
     AtomicityNotSupportedError
         The transaction has written the table before.
     """
-    if context.base is not None and not isinstance(context.base.get(RENAMED), Mapping):
+    base = context.base
+    if base is not None and not isinstance(base.get(RENAMED), Mapping):
         raise failures.not_renamed(path, context.transaction_id)
-    return {**dropping.plan_drop(lakehouse, path, context, since, purge=False), RENAMED: True}
+    document = dropping.plan_drop(lakehouse, path, context, since, purge=False)
+    # It came by a rename, and goes by another one: the table that it has replaced is dropped.
+    return document if base is not None and base.get(DROPS) else {**document, RENAMED: True}
 
 
 def is_renamed(document: Mapping[str, Any]) -> bool:
@@ -116,14 +139,14 @@ class LakehouseRename(LakehouseDrop):
 
     def move_on(self, current: Loaded | None) -> Move:
         self.check_target(current)
-        return Move(self.path, self.names, current, self._state)
+        return Move(self.path, self.names, current, self._state, drops=bool(self.document.get(DROPS)))
 
     def published_move(self) -> Move | None:
         record = self.store.staged(self.name)
         current = self.store.load(self.path)
         if record is None or record.state != PUBLISHED or current is None or current.location != self._state.location:
             return None
-        return Move(self.path, self.names, self._as_seen(), current)
+        return Move(self.path, self.names, self._as_seen(), current, drops=bool(self.document.get(DROPS)))
 
     def finish(self) -> None:
         self.store.settle(self.name)

@@ -136,6 +136,8 @@ class Move:
         The changes that turn ``before`` into ``after``; none in a move that is to be undone.
     renames : bool
         Whether the table goes on by another name, instead of being dropped.
+    drops : bool
+        Whether ``after`` is another table, and ``before`` is dropped.
     """
 
     path: ObjectPath
@@ -144,6 +146,7 @@ class Move:
     after: Loaded | None
     updates: Sequence[TableUpdate] = ()
     renames: bool = False
+    drops: bool = False
 
     @property
     def recorded_as(self) -> str:

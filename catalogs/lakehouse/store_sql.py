@@ -418,6 +418,9 @@ class SqlStore(Store):
             ]
             if connection.execute(self._move_pointer, rows).rowcount != len(rows):
                 raise LostRace
+        for move in moves:
+            if move.drops and move.before is not None:
+                self._record_dropped(connection, move.path, move.before)
 
     def _remove_pointer(self, connection: sa.Connection, move: Move) -> None:
         assert move.before is not None
@@ -468,7 +471,7 @@ class SqlStore(Store):
         now = None if move.after is None else move.after.location
         if not self._swap(connection, move.path, now, move.before.location):
             raise LostRace
-        if move.after is None:
+        if move.after is None or move.drops:
             gone = sa.delete(_DROPPED).where(_DROPPED.c.location == move.before.metadata.location)
             connection.execute(gone)
         # Restore the previous location, too, so that the row is as it was before the publish.

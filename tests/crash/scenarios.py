@@ -90,12 +90,21 @@ def _altering(catalog: str) -> list[Scenario]:
     ]
 
 
+def _for_another(table: str, other: str) -> tuple[Statement, ...]:
+    """The statements that drop a table, and give its name to another one."""
+    return Statement(table, _DROP, anew=True), Statement(other, _DROP, renames=table)
+
+
 def _renaming(catalog: str) -> list[Scenario]:
     """Blocks that rename a table of a catalog."""
-    one, other, third = (f"{catalog}.{name}" for name in "tuv")
+    one, other = f"{catalog}.t", f"{catalog}.u"
     rename = Statement(one, _DROP, renames=other)
     return [
-        Scenario("rename", (rename, Statement(third, _INSERT)), {one: _OLD, third: _OLD}),
+        Scenario(
+            "drop then rename",
+            _for_another(one, other),
+            {one: _OLD, other: tuple(NEW)},
+        ),
         Scenario("an outsider comes before the publish of a rename", (rename,), {one: _OLD}, outsider=other),
     ]
 
@@ -331,7 +340,7 @@ HIVE = named(
             outsider="hive.u",
         ),
         *concurrent("hive.t", "hive.u")[:3],
-        *_dropping("hive"),
+        *(scenario for scenario in _dropping("hive") if scenario.name != "drop and create"),
         _one("insert that brings a column", _INSERT, brings=1, rows=_MORE),
         _one("drop partitioned", _DROP, partitioned=True),
         _one("drop foreign", _DROP, foreign=True),
@@ -380,9 +389,9 @@ HIVE_RENAMES = named(
             outsider="hive.v",
         ),
         Scenario(
-            "an outsider comes after a rename",
-            (Statement("hive.t", _DROP, renames="hive.u"), Statement("hive.v", _CREATE)),
-            {"hive.t": _OLD},
+            "an outsider comes after a drop and a rename",
+            (*_for_another("hive.t", "hive.u"), Statement("hive.v", _CREATE)),
+            {"hive.t": _OLD, "hive.u": tuple(NEW)},
             outsider="hive.v",
         ),
     ]
@@ -571,9 +580,9 @@ TWO_LAKES = named(
             outsider="pond.u",
         ),
         Scenario(
-            "an outsider comes after a rename",
-            (Statement("lake.t", _DROP, renames="lake.u"), Statement("pond.v", _CREATE)),
-            {"lake.t": _OLD},
+            "an outsider comes after a drop and a rename",
+            (*_for_another("lake.t", "lake.u"), Statement("pond.v", _CREATE)),
+            {"lake.t": _OLD, "lake.u": tuple(NEW)},
             outsider="pond.v",
         ),
         Scenario(

@@ -82,8 +82,9 @@ LIKE_OTHERS = {
 #: Where an ALTER TABLE is published by a call of its own, and that is undone; elsewhere it comes with rows.
 ALTERED_ALONE = {"alter", "an outsider comes after an alter"}
 
-#: The renames that are tried first: in a cycle, which takes each step of a single one, too.
-FIRST_RENAMES = ("exchange names",)
+#: The renames that are tried first: in a cycle, which takes each step of a single one, too, and after a drop, which is
+#: rolled back alone.
+FIRST_RENAMES = ("exchange names", "drop then rename")
 
 #: The steps that write rows, where nothing is visible yet.
 WRITING = {"core.write", "hive.pointer.write", "hive.rename.write", "rows.file", "rows.success"}

@@ -11,6 +11,7 @@ import pytest
 from tests.hive.test_statements import hive_of
 from tests.hive.world import World
 from twophase.catalogs.hive.participant import HiveParticipant
+from twophase.catalogs.hive.tables import PLACEHOLDER
 from twophase.errors import AtomicityNotSupportedError, CatalogError, TransactionAborted, WriteConflictError
 from twophase.model import ObjectPath, Outcome, Purpose, WriteContext
 
@@ -194,3 +195,110 @@ def test_an_external_table_at_its_names_place_keeps_its_files_as_with_spark(worl
         world.run("t", world.sql("SELECT 7L AS id"))
     world.clean()
     assert world.rows("u") == [(1,)]
+
+
+# -- the name of a table that the transaction drops --------------------------------------------------------------------
+
+
+def dropping_first(world: World, transaction: str = "test-drops") -> tuple[Any, list[Any]]:
+    """The participant that drops NEW, and those that then give its name to OLD, up to the decision."""
+    drop = world.catalog.two_phase_drop_table(NEW, context=WriteContext(transaction))
+    assert drop is not None
+    drop.begin()
+    arriving = world.catalog.two_phase_rename_table(OLD, NEW, context=WriteContext(transaction, 1, base=drop.document))
+    assert arriving is not None
+    leaving = world.catalog.two_phase_leave_table(OLD, arriving, context=WriteContext(transaction, 2))
+    for participant in (arriving, leaving):
+        participant.begin()
+        participant.prepare()
+    return drop, [arriving, leaving]
+
+
+def two_tables(world: World, *, stamped: bool, by: tuple[str, ...] = ()) -> None:
+    world.run("t", world.sql("SELECT 7L AS id, 'new' AS k"))
+    if stamped:
+        world.run("u", world.sql("SELECT 1L AS id, 'old' AS k"), by=by)
+    else:
+        partitioned = f"PARTITIONED BY ({', '.join(by)})" if by else ""
+        world.sql(f"CREATE TABLE u USING parquet {partitioned} AS SELECT 1L AS id, 'old' AS k")
+
+
+@pytest.mark.promise("ddl-in-blocks", "a session table that a block drops for another one comes back, or goes wholly")
+@pytest.mark.parametrize(("stamped", "by"), [(True, ()), (False, ("k",))], ids=["stamped", "foreign partitioned"])
+def test_a_table_that_is_dropped_for_another_one_comes_back_or_goes(
+    world: World, stamped: bool, by: tuple[str, ...]
+) -> None:
+    two_tables(world, stamped=stamped, by=by)
+    before = world.catalog.existing(NEW)
+    drop, pair = dropping_first(world)
+    world.catalog.publish_group(pair)
+    assert world.rows("u") == [(7, "new")] and world.catalog.find(OLD) is None
+    for _ in range(2):
+        assert world.catalog.compensate_group([world.reborn(participant) for participant in pair])
+        assert outcomes(world, pair) == {Outcome.NOT_PUBLISHED}
+        now = world.catalog.existing(NEW)
+        assert (now.location, now.kind, now.stamp) == (before.location, before.kind, before.stamp)
+        assert (world.rows("u"), world.rows("t")) == ([(1, "old")], [(7, "new")])
+    world.catalog.publish_group(pair)
+    for _ in range(2):
+        for participant in (*pair, *map(world.reborn, pair)):
+            participant.finish()
+    drop.abort()
+    assert not world.catalog.compensate_group(pair) and world.rows("u") == [(7, "new")]
+    assert world.sql("SHOW TABLES LIKE '__twophase*'").collect() == []
+    world.run("t", world.sql("SELECT 3L AS id"))
+    world.clean()
+    assert (world.rows("u"), world.rows("t")) == ([(7, "new")], [(3,)])
+
+
+def test_what_others_create_while_a_dropped_table_makes_way_is_theirs(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two_tables(world, stamped=False)
+    drop, pair = dropping_first(world)
+    metastore = world.catalog.metastore
+    rename = metastore.rename_table
+
+    def hidden_first(*arguments: Any, **named: Any) -> None:
+        rename(*arguments, **named)
+        monkeypatch.setattr(metastore, "rename_table", rename)
+        world.sql("CREATE TABLE u USING parquet LOCATION '" + str(world.warehouse / "theirs") + "' AS SELECT 9L AS id")
+
+    monkeypatch.setattr(metastore, "rename_table", hidden_first)
+    with pytest.raises(WriteConflictError):
+        world.catalog.publish_group(pair)
+    assert outcomes(world, pair) == {Outcome.NOT_PUBLISHED}
+    with pytest.raises(CatalogError, match="The former one is whole, under the name __twophase_aside_dropped_"):
+        pair[0].abort()
+    assert (world.rows("u"), world.rows("t")) == ([(9,)], [(7, "new")])
+    world.sql("DROP TABLE u")
+    for participant in (*reversed(pair), drop):
+        world.reborn(participant).abort()
+    assert (world.rows("u"), world.rows("t")) == ([(1, "old")], [(7, "new")])
+    assert world.catalog.existing(NEW).kind == "MANAGED"
+
+
+def test_a_delayed_call_does_not_hide_a_table_whose_drop_recovery_has_rolled_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not world.is_hive:
+        return
+    two_tables(world, stamped=False)
+    metastore, below = world.catalog.metastore, hive_of(world)
+    monkeypatch.setattr(type(metastore), "ends_with_driver", False)
+    drop, pair = dropping_first(world)
+    alter = below._alter
+
+    def late(*arguments: Any, **named: Any) -> Any:
+        monkeypatch.setattr(below, "_alter", alter)
+        for participant in (*reversed(pair), drop):
+            world.reborn(participant).abort()
+        return alter(*arguments, **named)
+
+    monkeypatch.setattr(below, "_alter", late)
+    with pytest.raises(TransactionAborted):  # The hidden name is taken.
+        world.catalog.publish_group(pair)
+    assert (world.rows("u"), world.rows("t")) == ([(1, "old")], [(7, "new")])
+    (fence,) = world.hidden_tables()
+    assert PLACEHOLDER in world.catalog.existing(ObjectPath.of("default", fence)).properties
+    metastore.forget_table("default", fence)

@@ -37,10 +37,10 @@ SHOWN_BY_THE_SUITE = ("mariadb",)
 RENAMING = {"session": "default", "postgresql": "pg.hermitage", "sqlite": "lite.main"}
 RENAMING |= {"mariadb": "maria.hermitage", "lakehouse": "ice.db"}
 
-#: Those in which a block can create a table by a name that another one has left, those where one that the block drops
-#: can leave it, too, and those where rows can follow a rename.
+#: Those in which a block can create a table by a name that another one has left, and those where rows can follow a
+#: rename.
 CREATING = ("default.", "pg.", "lite.", "maria.")
-DROPPING, WRITING = CREATING[1:], CREATING[1:3]
+WRITING = CREATING[1:3]
 OF_DATABASES = ["postgresql", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("sqlite", "mariadb"))]
 WITH_ROWS = OF_DATABASES[:2]
 #: Those that exchange names beside other blocks and writers.
@@ -404,9 +404,9 @@ def test_a_block_that_began_before_an_exchange_reads_no_table_by_the_name_of_the
         assert rows(spark, f"SELECT * FROM {blue}") != before
 
 
-@pytest.mark.promise("ddl-in-blocks", "a name that a table leaves, or that was dropped, is given again in the block")
+@pytest.mark.promise("ddl-in-blocks", "a name that a table leaves is given again in the block")
 @pytest.mark.parametrize("table", ["session", *OF_DATABASES], indirect=True)
-def test_a_name_that_is_left_or_dropped_is_given_again(spark: SparkSession, table: Callable[[str], str]) -> None:
+def test_a_name_that_is_left_is_given_again(spark: SparkSession, table: Callable[[str], str]) -> None:
     live, built, former, other = table("live"), table("built"), table("former"), spark.newSession()
     spark.sql(f"CREATE TABLE {live} AS SELECT 1 AS id")
     with twophase.transaction(spark) as tx:
@@ -423,20 +423,59 @@ def test_a_name_that_is_left_or_dropped_is_given_again(spark: SparkSession, tabl
         assert rows(spark, f"SELECT * FROM {live}") == [(2,), (3,)] and rows(spark, f"SELECT * FROM {former}") == [(1,)]
     assert str(tx.level) == level_of_several(live) and not other.catalog.tableExists(built)
     assert rows(other, f"SELECT * FROM {live}") == [(2,), (3,)] and rows(other, f"SELECT * FROM {former}") == [(1,)]
-    if not live.startswith(DROPPING):
-        return
+
+
+@pytest.mark.promise("ddl-in-blocks", "a table is dropped, and another one gets its name, in one block")
+@pytest.mark.parametrize("table", ["session", *OF_DATABASES, "lakehouse"], indirect=True)
+def test_a_table_is_dropped_and_another_one_gets_its_name(spark: SparkSession, table: Callable[[str], str]) -> None:
+    live, built, third, other = table("live"), table("built"), table("third"), spark.newSession()
+    spark.sql(f"CREATE TABLE {live} AS SELECT 1 AS id")
+    spark.sql(f"CREATE TABLE {built} AS SELECT 2 AS id, 'new' AS name")
+    for ends in (True, False):
+        try:
+            with twophase.transaction(spark) as tx:
+                spark.sql(f"DROP TABLE {live}")
+                tx.savepoint("dropped")
+                spark.sql(f"ALTER TABLE {built} RENAME TO {live}")
+                assert rows(spark, f"SELECT * FROM {live}") == [(2, "new")] and not spark.catalog.tableExists(built)
+                tx.rollback_to("dropped")
+                assert rows(spark, f"SELECT * FROM {built}") == [(2, "new")] and not spark.catalog.tableExists(live)
+                spark.sql(f"ALTER TABLE {built} RENAME TO {live}")
+                assert rows(other, f"SELECT * FROM {live}") == [(1,)]
+                if ends:
+                    raise RolledBack
+        except RolledBack:
+            assert rows(other, f"SELECT * FROM {live}") == [(1,)]
+            assert rows(other, f"SELECT * FROM {built}") == [(2, "new")]
+    assert str(tx.level) == level_of_several(live) and not other.catalog.tableExists(built)
+    assert rows(other, f"SELECT * FROM {live}") == [(2, "new")]
+    with pytest.raises(TwoPhaseError):
+        twophase.undo(spark, tx.id)
+    spark.sql(f"INSERT INTO {live} VALUES (3, 'more')")
+    spark.sql(f"CREATE TABLE {built} AS SELECT 4 AS id")
     with twophase.transaction(spark):
-        spark.sql(f"DROP TABLE {live}")
-        spark.sql(f"ALTER TABLE {former} RENAME TO {live}")
-        assert rows(spark, f"SELECT * FROM {live}") == [(1,)]
-    assert rows(other, f"SELECT * FROM {live}") == [(1,)] and not other.catalog.tableExists(former)
-    spark.sql(f"CREATE TABLE {former} AS SELECT 4 AS id")
-    with twophase.transaction(spark):
-        spark.sql(f"DROP TABLE {former}")
-        spark.sql(f"ALTER TABLE {live} RENAME TO {former}")
-        spark.sql(f"ALTER TABLE {former} RENAME TO {built}")
-    assert rows(other, f"SELECT * FROM {built}") == [(1,)]
-    assert not other.catalog.tableExists(former) and not other.catalog.tableExists(live)
+        spark.sql(f"DROP TABLE {built}")
+        spark.sql(f"ALTER TABLE {live} RENAME TO {built}")
+        spark.sql(f"ALTER TABLE {built} RENAME TO {third}")
+    assert rows(other, f"SELECT * FROM {third}") == [(2, "new"), (3, "more")]
+    assert not other.catalog.tableExists(built) and not other.catalog.tableExists(live)
+
+
+@pytest.mark.promise("ddl-in-blocks", "what others write to a table that a block drops for another one is not lost")
+@pytest.mark.parametrize("table", BESIDE_OTHERS, indirect=True)
+def test_a_drop_for_another_table_conflicts_with_the_changes_of_others(
+    spark: SparkSession, table: Callable[[str], str]
+) -> None:
+    live, built, other = table("live"), table("built"), spark.newSession()
+    twophase.attach(other)
+    for name in (live, built):
+        spark.sql(f"CREATE TABLE {name} AS SELECT '{name}' AS name")
+    for changed in (live, built):
+        with pytest.raises(WriteConflictError), twophase.transaction(spark):
+            spark.sql(f"DROP TABLE {live}")
+            spark.sql(f"ALTER TABLE {built} RENAME TO {live}")
+            elsewhere(lambda name=changed: other.sql(f"INSERT INTO {name} VALUES ('theirs')"))  # type: ignore[misc]
+        assert rows(spark, f"SELECT * FROM {changed}") == [(changed,), ("theirs",)]
 
 
 @pytest.mark.promise("ddl-in-blocks", "what others write to one of exchanged tables, by either name, is not lost")

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import ClassVar
 
-import pyarrow as pa
-
 from twophase.catalog.reading import ReadSource
-from twophase.catalogs.files import is_below, join
+from twophase.catalogs.files import join
 from twophase.catalogs.hive import layout
+from twophase.catalogs.hive.hidden_drop import HiddenDrop
 from twophase.catalogs.hive.housekeeping import Housekeeping
 from twophase.catalogs.hive.layout import BACKUP
 from twophase.catalogs.hive.publish.publisher import Publisher
 from twophase.catalogs.hive.replaced import Replaced
-from twophase.catalogs.hive.tables import EXTERNAL, PLACEHOLDER, HiveTable
-from twophase.errors import TableAlreadyExistsError, WriteConflictError
+from twophase.catalogs.hive.tables import HiveTable
+from twophase.catalogs.hive.write import TableWrite
+from twophase.errors import WriteConflictError
 from twophase.model import Level, Outcome
 
 
@@ -29,6 +28,10 @@ class DropTable(Publisher):
     changes_table: ClassVar[bool] = True
     fences: ClassVar[bool] = True
     result: ClassVar[str] = "it is dropped"
+
+    def __init__(self, write: TableWrite) -> None:
+        super().__init__(write)
+        self._dropped = HiddenDrop(write, BACKUP)
 
     # -- before the decision -------------------------------------------------------------------------------------
 
@@ -69,15 +72,10 @@ class DropTable(Publisher):
     def _require_old(self, checked: HiveTable) -> None:
         """Give another table its name back, which took that of the checked one just before the call."""
         try:
-            self.target.require_unchanged(self._hidden())
+            self.target.require_unchanged(self._dropped.find())
         except WriteConflictError:
             self._show(checked.kind)
             raise
-
-    def _hidden(self) -> HiveTable | None:
-        """The dropped table, while it has its hidden name."""
-        found = self.write.hidden.find(BACKUP)
-        return None if found is None or PLACEHOLDER in found.properties else found
 
     def _show(self, kind: str) -> None:
         self.write.hidden.show(BACKUP, self.write.path.name, kind=kind)
@@ -87,7 +85,7 @@ class DropTable(Publisher):
         self.metastore.changed(self.write.database, self.write.path.name)
 
     def is_published(self) -> bool:
-        return self._hidden() is not None or self.is_marked()
+        return self._dropped.find() is not None or self.is_marked()
 
     # -- after it ------------------------------------------------------------------------------------------------
 
@@ -95,25 +93,9 @@ class DropTable(Publisher):
         if self.outcome() is not Outcome.PUBLISHED:
             return
         self.staging.mark_published()
-        with self.write.step("retire"):
-            self.supersede()
-        with self.write.step("drop_hidden"):
-            if self._hidden() is not None:
-                self.metastore.forget_table(self.write.database, self.write.hidden.name(BACKUP))
+        self._dropped.remove()
         Housekeeping(self.write.store).table_dropped(self.write.path)
         self._forget()
-
-    def supersede(self) -> None:
-        """Mark the directories of a managed table, whose files are removed; those of others stay."""
-        table, now = self._hidden(), self.write.current()
-        if table is None or self.state.before is None:
-            return
-        root = str(table.location)
-        if now is not None and is_below(str(now.location), root):
-            return  # Another writer has created a table there since.
-        if table.partitioned:
-            self.superseded.mark_outside(self.metastore.list_partitions(table), root, table.partition_columns)
-        self.superseded.mark_table()
 
     def compensate(self) -> bool:
         before = self.state.before
@@ -123,7 +105,7 @@ class DropTable(Publisher):
         if self.is_marked():
             return False  # It is complete: its files may be gone.
         now = self.write.current()
-        if self._hidden() is None:
+        if self._dropped.find() is None:
             return now is not None and self.target.is_unmoved(now) and now.stamp == before.stamp
         if now is not None:
             return False
@@ -134,19 +116,7 @@ class DropTable(Publisher):
     # -- a rollback ----------------------------------------------------------------------------------------------
 
     def fence(self) -> None:
-        """Take the hidden name, so that a dead driver's delayed call fails."""
-        name = self.write.hidden.name(BACKUP)
-        placeholder = HiveTable(
-            self.write.database,
-            name,
-            EXTERNAL,
-            pa.schema([("dropped", pa.string())]),
-            provider="parquet",
-            location=self.state.version,
-            properties={PLACEHOLDER: "true"},
-        ).with_stamp(self.state.transaction_id)
-        with self.write.step("fence"), suppress(TableAlreadyExistsError):  # It has arrived, or is fenced off.
-            self.write.hidden.create(BACKUP, placeholder)
+        self._dropped.fence()
 
     def undo(self) -> None:
         self.target.restore_kind(lambda _: False)

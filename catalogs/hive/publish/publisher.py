@@ -8,7 +8,7 @@ from typing import ClassVar, TypeVar
 from twophase.catalog.reading import ReadSource
 from twophase.catalogs.files import Files, join, same
 from twophase.catalogs.hive import layout
-from twophase.catalogs.hive.displaced import DisplacedTable
+from twophase.catalogs.hive.displaced import displaced_by
 from twophase.catalogs.hive.metastore import Metastore
 from twophase.catalogs.hive.replaced import Nothing, Replaced
 from twophase.catalogs.hive.staging import Staging
@@ -55,8 +55,8 @@ class Publisher(ABC):
         self.staging = Staging(write)
         self.target = target or Target(write)
         self.superseded = Superseded(write)
-        #: The table that has the name until the publish, and gets another one by the same transaction.
-        self.displaced = DisplacedTable(write)
+        #: The table that has the name until the publish, and that the same transaction drops, or gives another one.
+        self.displaced = displaced_by(write)
 
     @property
     def state(self) -> WriteState:

@@ -92,6 +92,7 @@ class RenameTable(OneCall):
     def finish(self) -> None:
         if self.was_published():
             self.staging.mark_published()
+            self.displaced.finish()
             Housekeeping(self.write.store).table_dropped(self.former)
             self.announce()
 
@@ -99,6 +100,8 @@ class RenameTable(OneCall):
         now = self.write.current()
         if now is None or not self.is_ours(now):
             is_back = self.is_as_before(self._found())
+        elif not self.displaced.may_come_back:
+            return False
         else:
             with self.write.step("restore"):
                 is_back = self._is_given_back(now)
