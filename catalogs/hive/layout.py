@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from twophase.catalogs.files import Entry, Files, base_name, data_entries, is_part, join, normal, parent
+from twophase.catalogs.files import Entry, Files, base_name, data_entries, data_files, is_part, join, normal, parent
 from twophase.catalogs.hive.tables import NULL_PARTITION, partition_key
 from twophase.errors import CatalogError
 
@@ -353,6 +353,16 @@ def escape(text: str) -> str:
     if text in ("", NULL_PARTITION):
         return NULL_PARTITION
     return "".join(f"%{ord(char):02X}" if char in _ESCAPED else char for char in text)
+
+
+def partition_files(entries: list[Entry]) -> dict[str, tuple[int, int]]:
+    """Directory names in a listing: to the number of data files directly in each, and their bytes."""
+    found: dict[str, tuple[int, int]] = {}
+    for entry in data_files(entries):
+        directory = posixpath.dirname(entry.name)
+        number, size = found.get(directory, (0, 0))
+        found[directory] = (number + 1, size + entry.size)
+    return found
 
 
 def partition_directories(entries: list[Entry], columns: tuple[str, ...]) -> dict[tuple[str, ...], str]:

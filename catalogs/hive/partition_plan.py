@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 from twophase.catalogs.files import Files, join, same
@@ -32,12 +33,15 @@ class Change:
         Its previous location in the metastore; None for a new partition.
     new : str
         Its location after the publish; for ``remove``, an empty directory until the partition is dropped.
+    files : tuple of int, optional
+        Number of the data files that are there after the publish, and their bytes; None if others may be added to them.
     """
 
     key: Key
     action: str
     old: str | None
     new: str
+    files: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,8 @@ class Plan:
 
     def save(self, files: Files, version: str) -> None:
         changes = [[list(change.key), change.action, change.old, change.new] for change in self.changes]
-        document = {"partitions": changes, "marks": dict(self.marks), "loses": self.loses}
+        held = [change.files for change in self.changes]
+        document = {"partitions": changes, "files": held, "marks": dict(self.marks), "loses": self.loses}
         files.write_json(join(version, MANIFEST_FILE), document)
 
     @classmethod
@@ -81,7 +86,11 @@ class Plan:
         found = files.read_document(join(version, MANIFEST_FILE), "partitions")
         if found is None:
             return None
-        changes = (Change(tuple(key), action, old, new) for key, action, old, new in found["partitions"])
+        held = (tuple(files) if files else None for files in found.get("files") or repeat(None))
+        changes = (
+            Change(tuple(key), action, old, new, files)
+            for (key, action, old, new), files in zip(found["partitions"], held, strict=False)
+        )
         return cls(tuple(changes), found["marks"], bool(found.get("loses")))
 
 

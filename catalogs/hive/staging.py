@@ -198,6 +198,10 @@ class Staging:
         """Partitions of the staged rows: key to directory name inside :attr:`rows_at`."""
         return layout.partition_directories(self.rows(), columns)
 
+    def partition_files(self) -> dict[str, tuple[int, int]]:
+        """Directory names of :meth:`partitions`: to the number of staged data files in each, and their bytes."""
+        return layout.partition_files(self.rows())
+
     def partition_locations(self, table: HiveTable, root: str | None = None) -> dict[Key, str]:
         """Same as :meth:`partitions`, with full locations; empty if the metastore does not list partitions."""
         if not table.partitioned:

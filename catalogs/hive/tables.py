@@ -140,6 +140,8 @@ class HivePartition:
     parameters : mapping of str to str
     as_table : bool
         Whether all its files are now in the table's format, so that the partition loses a format of its own.
+    files : tuple of int, optional
+        Number of its data files, and their total size in bytes: a metastore that keeps them need not list the files.
     extra : object
         Data of the implementation, to write the partition back unchanged (format, parameters); opaque, never stored.
     """
@@ -148,6 +150,7 @@ class HivePartition:
     location: str
     parameters: Mapping[str, str] = field(default_factory=dict)
     as_table: bool = False
+    files: tuple[int, int] | None = None
     extra: Any = field(default=None, compare=False, repr=False)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks import storage
 from tests.storage import counting
+from twophase.catalogs.files import data_files
 
 FEW, MANY = 2, 12
 #: By kind: the most requests beyond stock Spark's, and how many more for each file.
@@ -22,13 +23,14 @@ MORE = {
     "saveAsTable, overwrite": (0, 0),
     "INSERT OVERWRITE": (15, 0),
     "CREATE TABLE AS SELECT, partitioned": (10, 0),
-    "INSERT OVERWRITE, many partitions": (20, 1),
+    "INSERT OVERWRITE, many partitions": (20, -2),
     "INSERT OVERWRITE, dynamic": (45, -1),
     "INSERT INTO new partitions": (15, 0),
     "publish by pointer": (2, 0),
     "recovery, forward": (10, 0),
     "recovery, back, beside DROP": (5, 0),
 }
+FOUR = "SELECT id, CAST(id AS INT) AS k FROM range(4)"
 #: The others repeat these, by another statement.
 FIRST = 4
 
@@ -49,6 +51,39 @@ def test_a_write_makes_no_more_requests_to_an_object_store_than_stock_spark_and_
     constant, by_file = MORE[kind]
     assert (many.more - few.more) / (MANY - FEW) <= by_file, (few, many)
     assert few.more <= constant + FEW * by_file, (few, many)
+
+
+OVERWRITES = [
+    "INSERT OVERWRITE counts.t SELECT id, CAST(id % 2 AS INT) FROM range(7)",
+    "INSERT OVERWRITE counts.t PARTITION (k = 1) SELECT 5L",
+    "INSERT OVERWRITE counts.t PARTITION (k = 0) SELECT 5L WHERE false",
+    "INSERT INTO counts.t SELECT id, CAST(id AS INT) FROM range(8, 10)",
+]
+
+
+@pytest.mark.promise("cost", "the statistics of partitions are those of their files, which no metastore has to list")
+def test_partitions_have_the_statistics_of_their_files_as_where_stock_spark_creates_them(sessions: Any) -> None:
+    *both, world = sessions
+    metastore, files = world.catalog.metastore, world.catalog.store.files
+    for database, spark in zip(("counts", "stock_counts"), both, strict=True):
+        spark.sql(f"CREATE DATABASE {database} LOCATION 'counted://bucket/{database}'")
+        spark.sql(f"CREATE TABLE {database}.t USING parquet PARTITIONED BY (k) AS {FOUR}")
+    ours, stock = (metastore.get_table(database, "t") for database in ("counts", "stock_counts"))
+    found, expected = (sorted(map(str, map(statistics, metastore.list_partitions(one)))) for one in (ours, stock))
+    assert found == expected
+    for statement in OVERWRITES:
+        both[0].sql(statement)
+        for partition in metastore.list_partitions(ours):
+            there = [entry.size for entry in data_files(files.list(partition.location))]
+            assert statistics(partition) == {"numFiles": str(len(there)), "totalSize": str(sum(there))}, statement
+    for database in ("counts", "stock_counts"):
+        both[1].sql(f"DROP DATABASE {database} CASCADE")
+
+
+def statistics(partition: Any) -> dict[str, str]:
+    """The parameters of a partition by which a metastore and Spark count its files and rows."""
+    noted = partition.extra["parameters"]
+    return {key: value for key, value in noted.items() if key != "transient_lastDdlTime"}
 
 
 def test_few_files_of_a_large_directory_are_looked_up_without_a_listing_of_all(sessions: Any, tmp_path: Path) -> None:

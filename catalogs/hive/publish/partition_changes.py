@@ -71,10 +71,13 @@ class PartitionChanges:
         for key in (c.key for c in based.values() if c.action == REMOVE):
             present.pop(key, None)
         changes = [_change(key, join(version, name), registered) for key, name in sorted(new.items())]
+        held = self._staging.partition_files()
+        changes = [replace(c, files=held.get(new[c.key], (0, 0))) for c in changes]
         marks: dict[str, Any] = {}
         joined = {key: name for key, name in new.items() if not self._replaces(key)}
         if self._adds_rows or joined:
             marks = self._take_over(joined, present)
+            changes = [replace(c, files=None) if c.key in joined and c.key in present else c for c in changes]
         changes += self._removed(table, new, present, registered)
         changes += self._carried(based, changes, registered)
         with self._write.step("manifest"):
@@ -133,7 +136,8 @@ class PartitionChanges:
             return []
         state = self._write.state
         gone = [key for key in sorted(present) if key not in new and self._in_scope(key, table.partition_columns)]
-        return [Change(key, REMOVE, registered[key], state.empty_of(key)) for key in gone if key in registered]
+        there = [key for key in gone if key in registered]
+        return [Change(key, REMOVE, registered[key], state.empty_of(key), (0, 0)) for key in there]
 
     def _replaces(self, key: Key) -> bool:
         """Whether new rows of a partition replace its existing rows.
@@ -168,7 +172,7 @@ class PartitionChanges:
             place = registered.get(key)
             if change.action == ADD and place is not None and self.is_from_base(place):
                 change = replace(change, action=SWITCH, old=place)  # The earlier statement has added it.
-            carried.append(replace(change, new=location))
+            carried.append(replace(change, new=location, files=None))
         return carried
 
 

@@ -19,7 +19,7 @@ from twophase.catalogs.hive.replaced import Partitions, Replaced
 from twophase.catalogs.hive.stamps import StampChangedError
 from twophase.catalogs.hive.state import INSERT, REPLACE
 from twophase.catalogs.hive.store import partitions_of
-from twophase.catalogs.hive.tables import EXTERNAL, MANAGED, HivePartition, HiveTable
+from twophase.catalogs.hive.tables import EXTERNAL, MANAGED, HivePartition, HiveTable, partition_key
 from twophase.catalogs.hive.target import Target
 from twophase.catalogs.hive.write import TableWrite
 from twophase.model import Level, Purpose
@@ -198,8 +198,9 @@ class SwitchPartitions(Publisher):
     def _switched(self, now: HivePartition, change: Change) -> HivePartition:
         """The partition after the publish: new for a replaced table; an insert keeps its other attributes."""
         if self.state.effect == REPLACE:
-            return replace(now, location=change.new, as_table=True, extra=None)
-        return replace(now, location=change.new, as_table=self.state.purpose is not Purpose.INSERT_INTO)
+            return replace(now, location=change.new, as_table=True, files=change.files, extra=None)
+        as_table = self.state.purpose is not Purpose.INSERT_INTO
+        return replace(now, location=change.new, as_table=as_table, files=change.files)
 
     def _pending(self, plan: Plan, now: Mapping[Key, str]) -> list[Change]:
         """Changes still to be made if the metastore cannot make all of them in one step."""
@@ -382,4 +383,6 @@ class SwitchPartitions(Publisher):
 
 
 def _partitions(table: HiveTable, changes: Iterable[Change]) -> list[HivePartition]:
-    return partitions_of(table, {change.key: change.new for change in changes})
+    held = {change.key: change.files for change in changes}
+    found = partitions_of(table, {change.key: change.new for change in changes})
+    return [replace(one, files=held[partition_key(one.values, table.partition_columns)]) for one in found]

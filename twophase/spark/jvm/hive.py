@@ -364,6 +364,32 @@ class HiveTables:
 
         self._run(call)
 
+    def place_partitions(self, database: str, name: str, partitions: Any) -> bool:
+        """Change partitions in one call, with their file statistics: the metastore need not list the files of each.
+
+        Parameters
+        ----------
+        database, name : str
+        partitions : py4j.java_gateway.JavaObject
+            A Java ``List`` of ``CatalogTablePartition``, whose parameters have the number and size of their files.
+
+        Returns
+        -------
+        bool
+            False if the metastore's client knows no such call; nothing was changed.
+        """
+        with private_name("HiveClientImpl.toHivePartition", self._jvm.spark):
+            method = self._jvm.once(("toHivePartition",), lambda: _method(self.client, "toHivePartition", 2))
+
+        def call(store: Any) -> bool:
+            context = self._context(store, {_NOT_LOOKING: "true"})
+            if context is not None:
+                stored = self._stored.partitions(method, store.getTable(database, name), partitions, _CHANGED_AT)
+                store.alter_partitions(database, name, stored, context)
+            return context is not None
+
+        return bool(self._run(call))
+
     def has_partitions(self, database: str, name: str) -> bool:
         """Whether a table has partitions, by the name of one."""
         return not self._run(lambda store: store.listPartitionNames(database, name, 1)).isEmpty()

@@ -112,13 +112,19 @@ class PartitionTexts:
         """A Scala ``Seq`` of ``CatalogTablePartition``."""
         return self._make(_PARTITION, facts)
 
+    def partition_list(self, facts: Iterable[Mapping[str, Any]]) -> Any:
+        """A Java ``List`` of ``CatalogTablePartition``."""
+        return self._list(_PARTITION, facts)
+
     def specs(self, specs: Iterable[Mapping[str, str]]) -> Any:
         """A Scala ``Seq`` of partition values, each a ``Map`` from column to text."""
         return self._make(_MAP, specs)
 
     def _make(self, class_name: str, facts: Iterable[Mapping[str, Any]]) -> Any:
-        made = values.from_json(self._jvm, values.list_kind(self._jvm, class_name), [dict(fact) for fact in facts])
-        return self._jvm.static("org.apache.spark.api.python.PythonUtils", "toSeq")(made)
+        return self._jvm.static("org.apache.spark.api.python.PythonUtils", "toSeq")(self._list(class_name, facts))
+
+    def _list(self, class_name: str, facts: Iterable[Mapping[str, Any]]) -> Any:
+        return values.from_json(self._jvm, values.list_kind(self._jvm, class_name), [dict(fact) for fact in facts])
 
 
 def path_of(uri: str) -> str:

@@ -13,10 +13,11 @@ from twophase.spark.metastore.base import SessionStore
 
 #: SerDes whose files describe their own format.
 _SELF_DESCRIBING = ("parquet", "orc", "avro")
-#: Parameters of a partition with statistics of its files, named by Spark and Hive.
+#: Parameters of a partition with statistics of its files, named by Hive; and all others, named by Spark and Hive.
+_FILES = ("numFiles", "totalSize")
 _PARTITION_STATISTICS = (
     *("spark.sql.statistics.totalSize", "spark.sql.statistics.numRows", "COLUMN_STATS_ACCURATE"),
-    *("numFiles", "numRows", "rawDataSize", "totalSize"),
+    *(*_FILES, "numRows", "rawDataSize"),
 )
 #: Largest number of partitions that are fetched one by one (a few milliseconds each) instead of listing all.
 _ONE_BY_ONE = 500
@@ -75,11 +76,20 @@ class SessionPartitions(SessionStore):
 
     def add_partitions(self, table: HiveTable, partitions: Sequence[HivePartition]) -> None:
         if partitions:
-            self._catalog.createPartitions(table.database, table.name, self._partitions(table, partitions), False)
+            facts = self._facts(table, partitions)
+            self._catalog.createPartitions(table.database, table.name, self._texts.partitions(facts), False)
 
     def alter_partitions(self, table: HiveTable, partitions: Sequence[HivePartition]) -> None:
-        if partitions:
-            self._catalog.alterPartitions(table.database, table.name, self._partitions(table, partitions))
+        if partitions and not self._place_counted(table, partitions):
+            found = self._texts.partitions(self._facts(table, partitions))
+            self._catalog.alterPartitions(table.database, table.name, found)
+
+    def _place_counted(self, table: HiveTable, partitions: Sequence[HivePartition]) -> bool:
+        """Change partitions without a listing of their files; return whether that was possible."""
+        if self._hive is None or any(partition.files is None for partition in partitions):
+            return False
+        found = self._texts.partition_list(self._facts(table, partitions))
+        return self._hive.place_partitions(table.database, table.name, found)
 
     def drop_partitions(self, table: HiveTable, partitions: Sequence[HivePartition]) -> None:
         if partitions:
@@ -98,9 +108,9 @@ class SessionPartitions(SessionStore):
         one, other = own["properties"], common["properties"]
         return any(one.get(key) != other.get(key) for key in {*one, *other} - {"serialization.format", "path"})
 
-    def _partitions(self, table: HiveTable, partitions: Sequence[HivePartition]) -> Any:
+    def _facts(self, table: HiveTable, partitions: Sequence[HivePartition]) -> list[dict[str, Any]]:
         common = {} if all(_keeps_format(p) for p in partitions) else self._known(table)[1]["storage"]
-        return self._texts.partitions(_facts(partition, common) for partition in partitions)
+        return [_facts(partition, common, is_hive=self.is_hive) for partition in partitions]
 
 
 def _partition(facts: Mapping[str, Any], columns: Mapping[str, str]) -> HivePartition:
@@ -108,16 +118,22 @@ def _partition(facts: Mapping[str, Any], columns: Mapping[str, str]) -> HivePart
     return HivePartition(values, path_of(facts["storage"]["locationUri"]), extra=facts)
 
 
-def _facts(partition: HivePartition, common: Mapping[str, Any]) -> dict[str, Any]:
-    """A partition for Spark's catalog, without its former statistics, which are of other files."""
+def _facts(partition: HivePartition, common: Mapping[str, Any], *, is_hive: bool) -> dict[str, Any]:
+    """A partition for Spark's catalog, without its former statistics, which are of other files.
+
+    For a Hive metastore, it has those that a listing would otherwise find, if they are known.
+    """
     found = partition.extra or {"parameters": partition.parameters, "createTime": time.time_ns() // 1_000_000}
+    parameters = {key: value for key, value in found["parameters"].items() if key not in _PARTITION_STATISTICS}
+    if is_hive and partition.files is not None:
+        parameters |= zip(_FILES, map(str, partition.files), strict=True)
     return {
-        "spec": dict(partition.values),
+        "spec": {key.lower() if is_hive else key: value for key, value in partition.values.items()},
         "storage": {
             **(found["storage"] if _keeps_format(partition) else common),
             "locationUri": uri_of(partition.location),
         },
-        "parameters": {k: v for k, v in found["parameters"].items() if k not in _PARTITION_STATISTICS},
+        "parameters": parameters,
         "createTime": found["createTime"],
         "lastAccessTime": -1,
         "stats": None,

@@ -4,6 +4,7 @@ import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
+import java.util.ArrayList;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
@@ -52,6 +53,23 @@ public final class StoredTables {
         Map noted = (Map) asked(table, "getParameters");
         noted.remove(removed);
         return noted.containsKey(other);
+    }
+
+    /**
+     * Partitions in the form of the metastore's client, without a parameter that it then sets.
+     *
+     * @param convert Spark's method for one partition and its table, as Hive's own client has it
+     */
+    public List partitions(Method convert, Object table, List partitions, String removed) throws Exception {
+        Object owner = convert.getParameterTypes()[1].getConstructor(new Class[] {table.getClass()}).newInstance(
+            new Object[] {table});
+        List found = new ArrayList();
+        for (Iterator each = partitions.iterator(); each.hasNext();) {
+            Object stored = asked(convert.invoke(null, new Object[] {each.next(), owner}), "getTPartition");
+            ((Map) asked(stored, "getParameters")).remove(removed);
+            found.add(stored);
+        }
+        return found;
     }
 
     /** Whether Hive has the types of all columns: a metastore fails at each later change of a table with others. */
