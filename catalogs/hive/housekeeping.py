@@ -15,6 +15,7 @@ from twophase.catalogs.hive.store import HiveStore
 from twophase.catalogs.hive.tables import MANAGED, PLACEHOLDER, VIEW, HiveTable, Located
 from twophase.errors import CatalogError, DatabaseNotExistError
 from twophase.model import ObjectPath
+from twophase.timeline.records import first_line
 
 STAGING, VERSION, METADATA = "staging", "version", "metadata"
 #: Reason to keep a version with live partitions to which no visible table refers.
@@ -42,7 +43,7 @@ class Housekeeping:
         going = frozenset(leftover.location for leftover in hidden)
         staying = (table for table in tables if _name(table) not in going)
         used = Looks((t.location for t in staying if t.location), lambda: self._all_references(going))
-        found = (self._judge(directory, used, live) for directory in directories)
+        found = (self._try_to_judge(directory, used, live) for directory in directories)
         return [*hidden, *(leftover for leftover in found if leftover is not None)]
 
     def _in_each_database(self, look: Callable[[str], Iterable[_Found]]) -> Iterator[_Found]:
@@ -106,6 +107,14 @@ class Housekeeping:
         for table in self._tables(database):
             parts = self._store.metastore.partition_locations(table) if table.partition_columns else []
             yield table, [*([table.location] if table.location else []), *parts]
+
+    def _try_to_judge(self, directory: str, used: Looks, live: frozenset[str]) -> Leftover | None:
+        """Same as :meth:`_judge`; one that cannot be read is kept, and does not prevent the removal of the others."""
+        try:
+            return self._judge(directory, used, live)
+        except OSError as error:
+            transaction_id, _, _ = base_name(directory).rpartition("-")
+            return Leftover(STAGING, directory, -1, transaction_id, 0.0, kept=f"it cannot be read: {first_line(error)}")
 
     def _judge(self, directory: str, used: Looks, live: frozenset[str]) -> Leftover | None:
         """Return the leftover that a directory is, according to its marks; None if it is not one.

@@ -8,9 +8,11 @@ import pytest
 
 from tests.core.bench import DEFINITION, Bench, path, run_shape, stage, write
 from tests.core.test_transactions import in_doubt
+from twophase.catalog import Leftover
 from twophase.errors import CatalogError, TimelineError
 from twophase.model import Purpose, WriteContext
 from twophase.protocol.states import TransactionState
+from twophase.testing.chaos import ChaosCatalog
 from twophase.timeline.tables import transactions
 from twophase.transactions.clean import Cleaned, clean
 from twophase.transactions.transaction import Transaction
@@ -230,6 +232,24 @@ def test_a_day_s_thousands_are_forgotten_in_steps_and_all_known(bench: Bench) ->
     assert bench.coordinator().prune() == 702
     assert line.transactions() == []
     assert {line.how_ended(key) for key in ids} == {TransactionState.COMPLETED}
+
+
+class Unlisted(ChaosCatalog):
+    """A catalog whose store does not answer when it is asked for leftovers."""
+
+    def leftovers(self, *, live_transactions: frozenset[str] = frozenset()) -> list[Leftover]:
+        raise OSError("the store does not answer")
+
+
+@pytest.mark.promise("clean", "a catalog whose store does not answer is reported, and the others are cleaned")
+def test_a_catalog_that_cannot_list_its_leftovers_is_reported_and_the_others_are_cleaned(bench: Bench) -> None:
+    orphan(bench, run_shape(bench, "single").id)
+    unlisted = Unlisted("unlisted", {"file": str(bench.directory / "unlisted.json")})
+    failed, *others = clean(bench.coordinator(), [unlisted, *bench.catalogs.values()])
+    assert (failed.catalog, failed.leftover.kind, failed.removed, failed.failed) == ("unlisted", "catalog", False, True)
+    assert "the store does not answer" in str(failed.reason)
+    assert [one.removed for one in others] == [True]
+    assert bench.staged() == []
 
 
 def test_nothing_is_removed_when_nobody_knows_what_is_alive(bench: Bench) -> None:

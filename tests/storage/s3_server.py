@@ -29,6 +29,7 @@ SLOW_SECONDS = 0.02
 #: Seconds after which a request that waits for a held one gives up.
 PATIENCE = 120.0
 _TOO_MANY = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+_DENIED = b"<Error>%s<Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
 
 Environ = dict[str, Any]
 
@@ -40,8 +41,9 @@ class Fault:
     Parameters
     ----------
     kind : str
-        ``refuse``: answered with 503, and not done. ``lose``: done, and not answered. ``slow``: done later. ``hold``:
-        not done, nor answered. ``hold after``: done, and not answered.
+        ``refuse``: answered with 503, and not done. ``deny``: answered with 403, and not done; of a removal of several
+        keys, each is denied by itself. ``lose``: done, and not answered. ``slow``: done later. ``hold``: not done, nor
+        answered. ``hold after``: done, and not answered.
     on : str
         A regular expression for the line of a request.
     after : str
@@ -104,6 +106,8 @@ class Faulty:
         released, kind = self._released, self._kind(environ)
         if kind == "refuse":
             return _answer(start_response, 503, _TOO_MANY)
+        if kind == "deny":
+            return _deny(environ, start_response)
         if kind == "slow":
             time.sleep(SLOW_SECONDS)
         if kind in ("lose", "hold after"):
@@ -167,6 +171,15 @@ def line_of(environ: Environ) -> str:
 def _answer(start_response: Any, status: int, body: bytes) -> list[bytes]:
     start_response(f"{status} -", [("Content-Length", str(len(body))), ("Content-Type", "application/xml")])
     return [body]
+
+
+def _deny(environ: Environ, start_response: Any) -> list[bytes]:
+    """Answer as where a policy denies a request: S3 asks it for each key of a bulk removal."""
+    if environ["REQUEST_METHOD"] != "POST":
+        return _answer(start_response, 403, _DENIED % b"")
+    body = environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))
+    errors = b"".join(_DENIED % key for key in re.findall(b"<Key>.*?</Key>", body))
+    return _answer(start_response, 200, b"<DeleteResult>%s</DeleteResult>" % errors)
 
 
 class _Quiet(WSGIRequestHandler):

@@ -404,6 +404,48 @@ def test_a_publish_whose_request_fails_is_undone_or_completed(
     assert objects.keys(f"{IMPATIENT}/warehouse") == []
 
 
+#: Requests of an append to a table: of its plan, of its staging, of the end of the job, and of its preparation.
+DENIED = ["^GET .*_twophase.json", "^PUT .*_twophase.json", "^PUT .*_twophase_written.json", "^PUT .*_manifest.json"]
+
+
+@pytest.mark.promise("failed-statement", "a request that an S3 server denies ends a write with an error of the table")
+def test_a_denied_request_ends_a_write_with_an_error_that_names_the_table_and_nothing_is_left(
+    spark: SparkSession, attached: Handle, objects: Objects
+) -> None:
+    spark.sql("CREATE TABLE s3a.denied USING parquet AS SELECT 0L AS id")
+    before = objects.keys(BUCKET)
+    for request in DENIED:
+        objects.set(Fault("deny", request))
+        with pytest.raises(CatalogError, match=r"s3a\.denied.*AccessDeniedException: ") as caught:
+            spark.sql("INSERT INTO s3a.denied SELECT /*+ REPARTITION(2) */ id FROM range(1, 3)")
+        assert objects.set(), request
+        assert (str(caught.value.path), objects.keys(BUCKET)) == ("s3a.denied", before), request
+        assert attached.timeline.transactions(open_only=True) == []
+    spark.sql("INSERT INTO s3a.denied SELECT /*+ REPARTITION(2) */ id FROM range(1, 3)")
+    assert objects.rows(spark.table("s3a.denied").inputFiles()) == [(0,), (1,), (2,)]
+    spark.sql("DROP TABLE s3a.denied")
+
+
+@pytest.mark.promise("clean", "a directory that an S3 server denies to read is kept and named; the others go")
+def test_a_denied_directory_is_kept_and_named_by_clean_and_the_others_are_removed(
+    spark: SparkSession, attached: Handle, objects: Objects
+) -> None:
+    for name in ("open", "shut"):
+        spark.sql(f"CREATE TABLE s3a.{name} USING parquet AS SELECT 1 AS a")
+        spark.sql(f"INSERT OVERWRITE s3a.{name} SELECT 2")
+    attached.environment.retention = 0.0
+    objects.set(Fault("deny", "^GET .*/shut/.*_twophase_retired.json"))
+    done = clean(attached.coordinator, [attached.catalog("hive")])
+    assert objects.set()
+    kept = [one for one in done if not one.removed]
+    assert [("/shut/" in one.leftover.location, "AccessDenied" in str(one.reason)) for one in kept] == [(True, True)]
+    assert ["/open/" in one.leftover.location for one in done if one.removed] == [True]
+    tidy(attached)
+    for name in ("open", "shut"):
+        assert objects.rows(spark.table(f"s3a.{name}").inputFiles()) == [(2,)]
+        spark.sql(f"DROP TABLE s3a.{name}")
+
+
 @pytest.mark.promise("killed-driver", "staged files whose removal an S3 server has interrupted are removed by the next")
 def test_an_interrupted_removal_is_completed(world: World, objects: Objects) -> None:
     for nth in count(1):

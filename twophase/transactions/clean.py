@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from twophase.catalog import Catalog, Leftover, SupportsCleaning
+from twophase.errors import TimelineError
 from twophase.protocol.states import TransactionState
 from twophase.redaction import logger
 from twophase.timeline.records import describe_error
@@ -27,8 +28,8 @@ UNMARKED = (
 )
 #: Kind of a leftover that is a superseded state of a table.
 VERSION = "version"
-#: Kind of what is kept for a savepoint.
-SAVEPOINT = "savepoint"
+#: Kind of what is kept for a savepoint, and of a catalog whose leftovers cannot be listed.
+SAVEPOINT, CATALOG = "savepoint", "catalog"
 #: Maximum difference in seconds between the clocks of the timeline and of those who supersede states.
 _SKEW = 300.0
 #: States of a dead transaction that may have been published.
@@ -93,7 +94,8 @@ def clean(
     Returns
     -------
     list of Cleaned
-        In the order of the catalogs; errors are reported in it, not raised.
+        In the order of the catalogs; errors are reported in it, not raised. One of a store that cannot list its
+        leftovers is reported as a leftover of the kind ``catalog``.
 
     Raises
     ------
@@ -106,7 +108,7 @@ def clean(
         _remove_leftovers(coordinator)
     done = _clean_savepoints(timeline, known, dry_run)
     cleaning = [catalog for catalog in known.values() if isinstance(catalog, SupportsCleaning)]
-    done += [one for catalog in cleaning for one in _clean_one(timeline, catalog, dry_run, purge_dropped)]
+    done += [one for catalog in cleaning for one in _try_one(timeline, catalog, dry_run, purge_dropped)]
     if not dry_run:
         coordinator.prune()
     return done
@@ -141,6 +143,21 @@ def _clean_savepoint(
         return Cleaned(catalog, found, removed=False)
     problem = named_savepoints.try_to_remove(timeline, record, catalogs.__getitem__)
     return Cleaned(catalog, found, removed=problem is None, reason=problem, failed=problem is not None)
+
+
+def _try_one(
+    timeline: Timeline, catalog: SupportsCleaning, dry_run: bool, purge_dropped: Collection[str]
+) -> list[Cleaned]:
+    """Clean one catalog; an error of its store does not prevent the others from being cleaned."""
+    try:
+        return _clean_one(timeline, catalog, dry_run, purge_dropped)
+    except TimelineError:
+        raise
+    except Exception as error:
+        _log.warning("Could not clean catalog %s: %s", catalog.name, error)
+        found = Leftover(CATALOG, f"catalog {catalog.name}", -1, "", 0.0)
+        why = f"not everything was looked at: {describe_error(error)}"
+        return [Cleaned(catalog.name, found, removed=False, reason=why, failed=True)]
 
 
 def _clean_one(

@@ -10,7 +10,7 @@ from functools import singledispatchmethod
 from typing import Any, TypeGuard, TypeVar
 
 from twophase.catalog import Catalog, SupportsGroupPublish, SupportsRecordedPublish, TwoPhaseCatalogTable
-from twophase.errors import TimelineError, TransactionAborted, TwoPhaseError
+from twophase.errors import CatalogError, TimelineError, TransactionAborted, TwoPhaseError
 from twophase.failpoints import Failpoint, step
 from twophase.model import Level, ObjectPath, Outcome, Purpose, TableDefinition
 from twophase.protocol import actions, machine
@@ -19,7 +19,7 @@ from twophase.protocol.states import ParticipantState, TransactionState
 from twophase.redaction import logger
 from twophase.timeline.commit_order import Check, Decided
 from twophase.timeline.owners import Lease
-from twophase.timeline.records import Account, ParticipantRecord
+from twophase.timeline.records import Account, ParticipantRecord, name_error
 from twophase.timeline.reservations import Mode, Reservation
 from twophase.timeline.timeline import Timeline
 from twophase.transactions.conflicts import Claim
@@ -475,12 +475,19 @@ class Driver:
 
 @contextmanager
 def concerning(path: object, transaction_id: str | None = None) -> Iterator[None]:
-    """Add the table to a store's error that does not name it."""
+    """Add the table to a store's error that does not name it; one of its files, or of the network, names none."""
     try:
         yield
     except TwoPhaseError as error:
         error.concerns(path, transaction_id)
         raise
+    except OSError as error:
+        raise CatalogError(
+            f"The store of {path} has failed: {name_error(error)}",
+            path=path,
+            transaction_id=transaction_id,
+            hint="The statement has changed nothing: run it again once the store answers.",
+        ) from error
 
 
 def left_behind(member: Enlisted) -> tuple[str, ...]:

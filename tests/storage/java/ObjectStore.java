@@ -11,9 +11,11 @@ import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.AccessDeniedException;
 import java.time.Instant;
 import java.time.ZonedDateTime;
 import java.time.format.DateTimeFormatter;
+import java.util.AbstractMap;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.Iterator;
@@ -100,6 +102,9 @@ public final class ObjectStore extends FileSystem {
             int status = found.statusCode();
             if (status < 300 || status == 404) {
                 return found;
+            }
+            if (status == 403) {
+                throw new AccessDeniedException(key, null, method + " " + key + query + ": " + text(found));
             }
             if (status < 500 || attempt > retries) {
                 throw new IOException(method + " " + key + query + ": " + status + " " + text(found));
@@ -194,7 +199,9 @@ public final class ObjectStore extends FileSystem {
         }
     }
 
-    private void removeAll(List keys) throws IOException {
+    /** Returns the keys that the server refuses to remove, each with its reason. */
+    private List removeAll(List keys) throws IOException {
+        List refused = new ArrayList();
         for (int start = 0; start < keys.size(); start += page) {
             StringBuilder body = new StringBuilder("<Delete><Quiet>true</Quiet>");
             Iterator each = keys.subList(start, Math.min(start + page, keys.size())).iterator();
@@ -202,11 +209,13 @@ public final class ObjectStore extends FileSystem {
                 body.append("<Object><Key>").append(escaped((String) each.next())).append("</Key></Object>");
             }
             byte[] data = body.append("</Delete>").toString().getBytes(StandardCharsets.UTF_8);
-            String refused = text(parsed(send("POST", "", "?delete", null, data)), "Message");
-            if (refused != null) {
-                throw new IOException(refused);
+            NodeList errors = parsed(send("POST", "", "?delete", null, data)).getElementsByTagName("Error");
+            for (int i = 0; i < errors.getLength(); i++) {
+                Element error = (Element) errors.item(i);
+                refused.add(new AbstractMap.SimpleImmutableEntry(text(error, "Key"), text(error, "Message")));
             }
         }
+        return refused;
     }
 
     /**
@@ -397,7 +406,10 @@ public final class ObjectStore extends FileSystem {
         for (Iterator each = all.keySet().iterator(); each.hasNext();) {
             keys.add(prefix(key) + each.next());
         }
-        removeAll(keys);
+        List refused = removeAll(keys);
+        if (!refused.isEmpty()) {
+            throw new AccessDeniedException(key, null, "DELETE: " + refused);
+        }
         if (!keys.isEmpty()) {
             keepParent(key);
         }
@@ -430,8 +442,7 @@ public final class ObjectStore extends FileSystem {
             for (Iterator each = paths.iterator(); each.hasNext();) {
                 keys.add(store.key((Path) each.next()));
             }
-            store.removeAll(keys);
-            return new ArrayList();
+            return store.removeAll(keys);
         }
 
         public void close() {
