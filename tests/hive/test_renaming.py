@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -195,6 +196,8 @@ def test_an_external_table_at_its_names_place_keeps_its_files_as_with_spark(worl
         world.run("t", world.sql("SELECT 7L AS id"))
     world.clean()
     assert world.rows("u") == [(1,)]
+    world.drop("u")
+    shutil.rmtree(where)
 
 
 # -- the name of a table that the transaction drops --------------------------------------------------------------------
