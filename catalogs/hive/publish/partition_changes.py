@@ -71,7 +71,8 @@ class PartitionChanges:
         for key in (c.key for c in based.values() if c.action == REMOVE):
             present.pop(key, None)
         changes = [_change(key, join(version, name), registered) for key, name in sorted(new.items())]
-        held = self._staging.partition_files()
+        is_local = self._files.is_local(version)  # There a metastore's listing is cheaper than a call without one.
+        held = {} if is_local else self._staging.partition_files()
         changes = [replace(c, files=held.get(new[c.key], (0, 0))) for c in changes]
         marks: dict[str, Any] = {}
         joined = {key: name for key, name in new.items() if not self._replaces(key)}
@@ -80,6 +81,8 @@ class PartitionChanges:
             changes = [replace(c, files=None) if c.key in joined and c.key in present else c for c in changes]
         changes += self._removed(table, new, present, registered)
         changes += self._carried(based, changes, registered)
+        if is_local:
+            changes = [replace(change, files=None) for change in changes]
         with self._write.step("manifest"):
             lost = self._ends_own_formats(table, changes, listed)
             plan = Plan(tuple(changes), marks, loses=lost)
