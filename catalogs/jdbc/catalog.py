@@ -314,7 +314,7 @@ class JdbcCatalog(
             return None
         context = context or WriteContext.alone(self.name)
         self.check_path(path)
-        if purpose is not Purpose.INSERT_INTO or not self.store.database.ddl_in_transaction:
+        if not (purpose.inserts and self.store.database.ddl_in_transaction):
             failures.refuse_renamed(path, context, is_renamed)
         return JdbcParticipant(self, plan_write(self.store, path, definition, purpose, context, time.time()))
 
@@ -322,7 +322,8 @@ class JdbcCatalog(
         self, path: ObjectPath, *, purge: bool = False, context: WriteContext | None = None
     ) -> TwoPhaseCatalogTable | None:
         self.check_path(path)
-        failures.refuse_renamed(path, context, is_renamed)
+        if not self.store.database.ddl_in_transaction:
+            failures.refuse_renamed(path, context, is_renamed)
         document = plan_drop(self.store, path, context or WriteContext.alone(self.name), time.time())
         return None if document is None else JdbcParticipant(self, document)
 

@@ -117,8 +117,20 @@ class Member(TwoPhaseCatalogTable):
         return self.effect == DROP or bool(self.document.get("anew"))
 
     @property
+    def empties_the_renamed(self) -> bool:
+        """Whether the transaction removes the rows of a table that it has renamed, or drops it by its new name."""
+        return "emptied" in self.document
+
+    @property
     def shares_appends(self) -> bool:
         return self.effect == APPEND
+
+    @property
+    def dropped(self) -> ObjectPath | None:
+        """The table that a DROP TABLE of its transaction takes away, by its present name; None if there is none."""
+        if self.effect == DROP and self.empties_the_renamed:
+            return self.former
+        return self.path if self.drops and self.document["seen"] is not None else None
 
     @property
     def definition(self) -> TableDefinition:
@@ -169,6 +181,8 @@ class Member(TwoPhaseCatalogTable):
         WriteConflictError
         """
         self.check_table(connection)
+        if self.empties_the_renamed:
+            self._check_emptied(connection)
         if self.is_watched and (last or not self.document.get("autocommit")):
             self.check_content(connection, lock=last)
 
@@ -233,6 +247,16 @@ class Member(TwoPhaseCatalogTable):
         WriteConflictError
         """
         if self.store.database.content(connection, self.path, lock=lock) != self.document["seen"]["content"]:
+            raise self.conflict("another program changed its rows meanwhile")
+
+    def _check_emptied(self, connection: sa.Connection) -> None:
+        """Refuse to publish if another program has changed rows of the renamed table, which is locked, that go."""
+        database, content = self.store.database, self.document["emptied"].get("content")
+        if database.table_kind(connection, self.former) is None:
+            raise self.conflict(f"{self.former} was dropped meanwhile")
+        if self.has_rows and (why := database.overwrite_reason(connection, self.former)):
+            raise self.conflict(f"meanwhile {why}")
+        if content is not None and database.content(connection, self.former) != content:
             raise self.conflict("another program changed its rows meanwhile")
 
     def conflict(self, why: str) -> WriteConflictError:

@@ -38,7 +38,7 @@ from twophase.errors import (
     TwoPhaseError,
 )
 from twophase.failpoints import Failpoint, step
-from twophase.model import WAITING, Outcome, TableDefinition
+from twophase.model import WAITING, ObjectPath, Outcome, TableDefinition
 
 STAGE = Failpoint("jdbc.stage")
 STAGE_LEDGER = Failpoint("jdbc.stage_ledger")
@@ -167,9 +167,9 @@ class JdbcParticipant(Member):
             if self.effect == ALTER_COPY:
                 altering_by_copy.check_unchanged(self, connection)
             self._take_over(connection)
-        if self.drops and self.document["seen"] is not None:
+        if (dropped := self.dropped) is not None:
             with step(TRY_DROP):
-                self._try_drop()
+                self._try_drop(dropped)
         if self.effect == ALTER:
             with step(TRY_ALTER):
                 statements = staged_changes.statements_of(self.document)
@@ -179,12 +179,12 @@ class JdbcParticipant(Member):
                 preserving.prepare(self)
         self.document["prepared"] = True
 
-    def _try_drop(self) -> None:
+    def _try_drop(self, table: ObjectPath) -> None:
         """Find out what depends on the table now, and not after the decision: where possible, drop it and undo that."""
         with self.begin_transaction() as connection:
             preserving.check_unreferred(self, connection)
             if self.store.database.ddl_in_transaction:
-                self.store.database.drop(connection, self.path)
+                self.store.database.drop(connection, table)
                 connection.rollback()
 
     def _take_over(self, connection: sa.Connection) -> None:
@@ -268,7 +268,8 @@ class JdbcParticipant(Member):
                 hint="Add the columns with ALTER TABLE before, or read it after the transaction.",
             )
         staged = self.place.staging
-        tables = [self.source, staged] if self.effect in (APPEND, RENAME) else [staged]
+        adds = self.effect in (APPEND, RENAME) and not self.empties_the_renamed
+        tables = [self.source, staged] if adds else [staged]
         with self.store.begin(self.home, path=self.path, read_only=True) as connection:
             columns = [c for c in self.store.database.columns(connection, staged) if c.name != WAITING]
             waiting = self.may_wait and defaults.any_waits(self.store.database, connection, staged)

@@ -32,7 +32,7 @@ from twophase.model import Level, ObjectPath, Purpose, TableDefinition, WriteCon
 
 _SWAPS = (CREATE, REPLACE)
 #: The facts of a participant that a later INSERT of its transaction takes over.
-_OF_THE_TABLE = ("definition", "clauses", "columns", "computed", "same", "anew", "note", *OF_THE_RENAMED)
+_OF_THE_TABLE = ("definition", "clauses", "columns", "computed", "same", "anew", "note", "emptied", *OF_THE_RENAMED)
 Document = dict[str, Any]
 
 
@@ -71,8 +71,11 @@ def plan_write(
             elif effect == REPLACE:
                 facts |= _replaced(store, connection, path, definition, facts)
                 effect = facts.pop("effect")
-        if effect == OVERWRITE:
-            _check_overwritten(store, connection, path)
+        empties = is_renamed and purpose is Purpose.INSERT_OVERWRITE
+        if effect == OVERWRITE or empties:
+            _check_overwritten(store, connection, there)
+        if empties:
+            facts["emptied"] = _emptied(store, connection, base)
         before = watched(store, connection, path, effect, base["seen"] if base else seen)
     swaps, database = effect in _SWAPS, store.database
     if reason := database.refusal(swaps):
@@ -117,11 +120,26 @@ def plan_drop(store: Store, path: ObjectPath, context: WriteContext, since: floa
         if seen is None and context.base is None:
             raise TableNotExistError.of(path, store.settings.catalog)
         _refuse_view(store, connection, path)
+        if context.base is not None and context.base["effect"] == RENAME:
+            return _drop_of_renamed(store, connection, path, context, since)
         if _is_left(context.base):  # What the transaction made is gone, and the other table keeps its new name.
             assert context.base is not None
             return {**document_of(path, Purpose.DROP_TABLE, LEAVE, context, since), "seen": context.base["seen"]}
         before = watched(store, connection, path, DROP, context.base["seen"] if context.base else seen)
     return {**document_of(path, Purpose.DROP_TABLE, DROP, context, since), "seen": before}
+
+
+def _drop_of_renamed(
+    store: Store, connection: sa.Connection, path: ObjectPath, context: WriteContext, since: float
+) -> Document:
+    """The document of a participant that drops a table by a name that only its transaction gives to it."""
+    base = context.base
+    assert base is not None
+    return {
+        **document_of(path, Purpose.DROP_TABLE, DROP, context, since),
+        **{key: base[key] for key in ("seen", "from", "left") if key in base},
+        "emptied": _emptied(store, connection, base),
+    }
 
 
 def _check_target(
@@ -166,6 +184,13 @@ def watched(
     return {**seen, "content": store.database.content(connection, path)}
 
 
+def _emptied(store: Store, connection: sa.Connection, base: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """The content of a renamed table whose rows go, as the first such statement has seen it; it is watched."""
+    assert base is not None
+    former = ObjectPath.from_document(base["from"])
+    return watched(store, connection, former, DROP, base.get("emptied") or {}) or {}
+
+
 def _check_overwritten(store: Store, connection: sa.Connection, path: ObjectPath) -> None:
     if reason := store.database.overwrite_reason(connection, path):
         raise CatalogError(
@@ -180,7 +205,7 @@ def _effect(purpose: Purpose, seen: Mapping[str, Any] | None, base: Mapping[str,
     if purpose is Purpose.INSERT_INTO:
         return before or APPEND
     if purpose is Purpose.INSERT_OVERWRITE:
-        return before if before in _SWAPS else OVERWRITE
+        return before if before in (*_SWAPS, RENAME) else OVERWRITE
     if base is not None:
         return CREATE if base["seen"] is None or _is_left(base) else REPLACE
     return CREATE if seen is None else REPLACE

@@ -94,6 +94,8 @@ def publish(store: Store, members: Sequence[Member]) -> None:
             # For new columns the lock of an ALTER TABLE: two that first share one would wait for each other.
             alters = member.brought.names or member.effect == ALTER or member.is_left or member.drops
             store.database.lock_target(connection, member.path, REPLACE if alters else member.effect)
+            if member.empties_the_renamed:
+                store.database.lock_target(connection, member.former, REPLACE)
             member.check_target(connection, last=renaming is None)
         if waiting and renaming is not None:
             _rename(renaming, connection, waiting)
@@ -115,6 +117,8 @@ def publish(store: Store, members: Sequence[Member]) -> None:
 def _give_names(store: Store, connection: sa.Connection, members: Sequence[Member]) -> None:
     """Rename tables, before new ones get the names that they leave."""
     for member in members:
+        if member.effect == DROP and member.empties_the_renamed:
+            store.database.drop(connection, member.former)
         if member.effect == RENAME and member.drops and member.document["seen"] is not None:
             store.database.drop(connection, member.path)
     for old, new in _renames(store, members):
@@ -143,7 +147,8 @@ def _apply(member: Member, connection: sa.Connection) -> None:
     """Apply the statement to the target, inside a database transaction."""
     database, place = member.store.database, member.place
     if member.effect == DROP:
-        if member.document["seen"] is not None:  # Else it was this transaction's own: one that is there now is another.
+        # Else it was this transaction's own, or has another name now: one that is there now is another.
+        if member.document["seen"] is not None and not member.is_left:
             database.drop(connection, member.path)
         return
     if member.effect == ALTER:
@@ -153,7 +158,7 @@ def _apply(member: Member, connection: sa.Connection) -> None:
         return  # The new name has taken the table away.
     if member.effect == RENAME and not member.has_rows:
         return
-    if member.effect == OVERWRITE:
+    if member.effect == OVERWRITE or member.empties_the_renamed:
         database.delete_all(connection, member.path)
     if not member.swaps:
         if member.brought.names:

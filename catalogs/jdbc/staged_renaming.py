@@ -51,7 +51,7 @@ def plan_rename(
     if not is_atomic or store.database.group(store.home(path.database)) is None:
         return None
     base = context.base
-    if base is not None and base["effect"] not in (DROP, LEAVE):
+    if base is not None and (base["effect"] not in (DROP, LEAVE) or is_renamed(base)):
         raise failures.not_renamed(new_path, context.transaction_id)
     if new_path.namespace != path.namespace:
         raise CatalogError(f"{path} cannot move to another database.", path=path)
@@ -116,13 +116,13 @@ def plan_leave(store: Store, path: ObjectPath, context: WriteContext, since: flo
 
 
 def is_renamed(document: Mapping[str, Any]) -> bool:
-    """Return whether a document is that of the new name of a renamed table.
+    """Return whether a document is that of the new name of a renamed table, which may be dropped by it.
 
     Parameters
     ----------
     document : mapping
     """
-    return bool(document["effect"] == RENAME)
+    return document["effect"] == RENAME or (document["effect"] == DROP and "emptied" in document)
 
 
 def read_source(member: Member) -> ReadSource:

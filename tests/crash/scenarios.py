@@ -129,10 +129,16 @@ def _replacing(catalog: str) -> Scenario:
 
 
 def _with_rows(catalog: str) -> list[Scenario]:
-    """Blocks that add rows to a table that they have renamed."""
-    one, other = f"{catalog}.t", f"{catalog}.u"
-    insert = (Statement(one, _DROP, renames=other), Statement(other, _INSERT), Statement(other, _INSERT, ((7, "r"),)))
-    return [Scenario("rename then insert", insert, {one: _OLD})]
+    """Blocks that add rows to a table that they have renamed, overwrite it, or drop it."""
+    one, other, third = (f"{catalog}.{name}" for name in "tuv")
+    rename, insert = Statement(one, _DROP, renames=other), Statement(other, _INSERT)
+    overwrite = Statement(other, _OVERWRITE, ((8, "z"),), overwrite=OverwriteScope())
+    drop = (rename, Statement(third, _DROP, renames=one), Statement(other, _DROP))
+    return [
+        Scenario("rename then insert", (rename, insert, Statement(other, _INSERT, ((7, "r"),))), {one: _OLD}),
+        Scenario("rename then overwrite", (rename, insert, overwrite, insert), {one: _OLD}),
+        Scenario("rename then drop", drop, {one: _OLD, third: tuple(NEW)}),
+    ]
 
 
 def _with_databases(catalog: str) -> list[Scenario]:

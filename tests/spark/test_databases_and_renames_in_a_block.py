@@ -565,6 +565,60 @@ def test_rows_are_added_to_a_table_after_its_rename(
     assert rows(spark, f"SELECT * FROM {third}") == [(7,)]
 
 
+@pytest.mark.promise("ddl-in-blocks", "a table that a block has renamed is emptied, overwritten or dropped in it")
+@pytest.mark.parametrize("table", WITH_ROWS, indirect=True)
+def test_a_renamed_table_is_emptied_overwritten_or_dropped(
+    spark: SparkSession, table: Callable[[str], str], postgresql: Any
+) -> None:
+    old, new, third, other = table("old"), table("new"), table("third"), spark.newSession()
+    twophase.attach(other)
+    spark.sql(f"CREATE TABLE {old} AS SELECT 1 AS id")
+    with twophase.transaction(spark) as tx:
+        spark.sql(f"ALTER TABLE {old} RENAME TO {new}")
+        tx.savepoint("renamed")
+        spark.sql(f"INSERT OVERWRITE {new} SELECT id + 8 FROM {new}")
+        assert rows(spark, f"SELECT * FROM {new}") == [(9,)]
+        tx.rollback_to("renamed")
+        assert rows(spark, f"SELECT * FROM {new}") == [(1,)]
+        spark.sql(f"TRUNCATE TABLE {new}")
+        assert rows(spark, f"SELECT * FROM {new}") == []
+        spark.sql(f"INSERT INTO {new} VALUES (2)")
+        spark.sql(f"INSERT INTO {new} SELECT id + 10 FROM {new}")
+        assert rows(spark, f"SELECT * FROM {new}") == [(2,), (12,)] and rows(other, f"SELECT * FROM {old}") == [(1,)]
+    assert str(tx.level) == "ATOMIC" and not other.catalog.tableExists(old)
+    assert rows(other, f"SELECT * FROM {new}") == [(2,), (12,)]
+
+    def add(program: bool) -> None:
+        if program and new.startswith("pg."):
+            engine = sa.create_engine(postgresql.url, poolclass=sa.pool.NullPool)
+            with engine.begin() as connection:
+                connection.exec_driver_sql(f"INSERT INTO {new.removeprefix('pg.')} VALUES (6)")
+        else:
+            other.sql(f"INSERT INTO {new} VALUES (6)")
+
+    for last in (f"INSERT OVERWRITE {old} VALUES (5)", f"TRUNCATE TABLE {old}", f"DROP TABLE {old}"):
+        for program in (True, False):
+            with pytest.raises(WriteConflictError), twophase.transaction(spark):
+                spark.sql(f"ALTER TABLE {new} RENAME TO {old}")
+                spark.sql(last)
+                elsewhere(lambda program=program: add(program))  # type: ignore[misc]
+    assert len(rows(spark, f"SELECT * FROM {new}")) == 8
+    spark.sql(f"CREATE TABLE {third} AS SELECT 'third' AS name")
+    with twophase.transaction(spark) as tx:
+        spark.sql(f"ALTER TABLE {new} RENAME TO {old}")
+        spark.sql(f"ALTER TABLE {third} RENAME TO {new}")
+        tx.savepoint("renamed")
+        spark.sql(f"DROP TABLE {old}")
+        assert not spark.catalog.tableExists(old)
+        with pytest.raises(AtomicityNotSupportedError, match="has renamed a table"):
+            spark.sql(f"CREATE TABLE {old} AS SELECT 1 AS id")
+        tx.rollback_to("renamed")
+        assert len(rows(spark, f"SELECT * FROM {old}")) == 8
+        spark.sql(f"DROP TABLE {old}")
+    assert str(tx.level) == "ATOMIC" and rows(other, f"SELECT * FROM {new}") == [("third",)]
+    assert not other.catalog.tableExists(old) and not other.catalog.tableExists(third)
+
+
 @pytest.mark.promise("ddl-in-blocks", "rows are no answer to a conflict of a rename: its block is rolled back")
 @pytest.mark.parametrize("table", ["session", "postgresql", "lakehouse"], indirect=True)
 def test_a_merge_is_not_asked_for_the_name_of_a_renamed_table(spark: SparkSession, table: Callable[[str], str]) -> None:
@@ -587,11 +641,11 @@ def test_what_a_renamed_table_cannot_be_used_for_is_refused(spark: SparkSession,
         with pytest.raises((AnalysisException, TwoPhaseError), match=r"(?i)already exists"):
             spark.sql(f"ALTER TABLE {old} RENAME TO {taken}")
         spark.sql(f"ALTER TABLE {old} RENAME TO {new}")
-        refused = [f"INSERT OVERWRITE {new} VALUES (2)", f"ALTER TABLE {new} ADD COLUMN more INT", f"DROP TABLE {new}"]
+        refused = [f"ALTER TABLE {new} ADD COLUMN more INT", f"CREATE OR REPLACE TABLE {new} AS SELECT 2 AS id"]
         if not old.startswith(CREATING):
             refused.append(f"CREATE TABLE {old} AS SELECT 1 AS id")
         if not old.startswith(WRITING):
-            refused.append(f"INSERT INTO {new} VALUES (2)")
+            refused += [f"INSERT INTO {new} VALUES (2)", f"INSERT OVERWRITE {new} VALUES (2)", f"DROP TABLE {new}"]
         for text in refused:
             with pytest.raises(AtomicityNotSupportedError, match="has renamed a table"):
                 spark.sql(text)

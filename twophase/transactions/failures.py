@@ -130,7 +130,8 @@ def refuse_renamed(
             "part of it, and changed nothing.",
             path=path,
             transaction_id=context.transaction_id,
-            hint="Commit before, and run it then.",
+            hint="Commit before, and run it then. To give its name to another table, drop it by that name, instead of "
+            "renaming it.",
         )
 
 
