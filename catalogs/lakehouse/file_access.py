@@ -8,7 +8,6 @@ shown; executors receive them with the tasks that read or write files.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +17,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from twophase.catalogs.files import HadoopFiles, file_system_of, normal, parent
 from twophase.catalogs.lakehouse.file_settings import of_hadoop, with_region
+from twophase.lru import LruCache
 
 _MOST_OPEN = 64
 _MOST_LENT = 1024
@@ -54,8 +54,8 @@ class FileAccess:
     def __init__(self, options: Mapping[str, str], hadoop: HadoopFiles | None = None) -> None:
         self._options = dict(options)
         self._hadoop = hadoop
-        self._lent: OrderedDict[str, dict[str, str]] = OrderedDict()
-        self._open: OrderedDict[tuple[object, ...], FileIO] = OrderedDict()
+        self._lent: LruCache[str, dict[str, str]] = LruCache(_MOST_LENT)
+        self._open: LruCache[tuple[object, ...], FileIO] = LruCache(_MOST_OPEN)
         self._lock = threading.RLock()
 
     def configure(self, options: Mapping[str, Any]) -> None:
@@ -66,26 +66,18 @@ class FileAccess:
 
     def lend(self, location: str, properties: Mapping[str, Any]) -> None:
         """Use what a server lends for everything below the location of a table, from now on."""
-        with self._lock:
-            self._lent[normal(location)] = layered(properties)
-            self._lent.move_to_end(normal(location))
-            while len(self._lent) > _MOST_LENT:
-                self._lent.popitem(last=False)
+        self._lent.put(normal(location), layered(properties))
 
     def io(self, location: str) -> FileIO:
         """PyIceberg's access to the files at, or below, a location. It can be sent to executors."""
         with self._lock:
             place, lent = file_system_of(location), self._lent_for(location)
             key = (place, *sorted(lent.items()))
-            found = self._open.get(key)
-            if found is None:
-                own = layered(self._options, lent)
-                properties = layered(self._of_session(place, not _CREDENTIALS[0].isdisjoint(own)), own)
-                found = self._open[key] = load_file_io(with_region(properties), location)
-            self._open.move_to_end(key)
-            while len(self._open) > _MOST_OPEN:
-                self._open.popitem(last=False)
-            return found
+            if (found := self._open.get(key)) is not None:
+                return found
+            own = layered(self._options, lent)
+            properties = layered(self._of_session(place, not _CREDENTIALS[0].isdisjoint(own)), own)
+            return self._open.put(key, load_file_io(with_region(properties), location))
 
     def _of_session(self, place: str, has_credentials: bool) -> dict[str, str]:
         return {} if self._hadoop is None else of_hadoop(place, self._hadoop, has_credentials=has_credentials)
@@ -93,8 +85,8 @@ class FileAccess:
     def _lent_for(self, location: str) -> dict[str, str]:
         below = normal(location) if self._lent else ""
         while below:
-            if below in self._lent:
-                return self._lent[below]
+            if (found := self._lent.get(below)) is not None:
+                return found
             below = parent(below)
         return {}
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -29,6 +27,7 @@ from pyiceberg.utils.concurrent import ExecutorFactory
 
 from twophase.catalogs.lakehouse.layout import Place
 from twophase.catalogs.lakehouse.manifest_lists import FORMAT_VERSION
+from twophase.lru import LruCache
 
 _COUNTS = (
     "added_files_count",
@@ -47,7 +46,6 @@ _FACTS = (
     "added_snapshot_id",
     *_COUNTS,
 )
-_MOST_LISTS = 512
 _LONGEST_LIST = 200
 Document = dict[str, Any]
 #: A predicate: whether a file's rows are kept.
@@ -85,26 +83,8 @@ def _summary(facts: Sequence[Any]) -> PartitionFieldSummary:
     )
 
 
-class _Lists:
-    """A cache of short manifest lists, which are immutable."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._known: OrderedDict[str, tuple[ManifestFile, ...]] = OrderedDict()
-
-    def get(self, location: str) -> tuple[ManifestFile, ...] | None:
-        return self._known.get(location)
-
-    def put(self, location: str, found: tuple[ManifestFile, ...]) -> None:
-        if len(found) > _LONGEST_LIST:
-            return
-        with self._lock:
-            self._known[location] = found
-            while len(self._known) > _MOST_LISTS:
-                self._known.popitem(last=False)
-
-
-_lists = _Lists()
+#: Short manifest lists, which are immutable.
+_lists: LruCache[str, tuple[ManifestFile, ...]] = LruCache(512)
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -118,7 +98,8 @@ def manifests_of(io: FileIO, metadata: TableMetadata, snapshot_id: int | None) -
     found = _lists.get(snapshot.manifest_list)
     if found is None:
         found = tuple(snapshot.manifests(io))
-        _lists.put(snapshot.manifest_list, found)
+        if len(found) <= _LONGEST_LIST:
+            _lists.put(snapshot.manifest_list, found)
     return list(found)
 
 

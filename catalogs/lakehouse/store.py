@@ -12,9 +12,7 @@ module:
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,6 +30,7 @@ from pyiceberg.utils.config import Config
 from twophase.catalogs.lakehouse import errors
 from twophase.catalogs.lakehouse.file_access import FileAccess
 from twophase.catalogs.lakehouse.options import Settings
+from twophase.lru import LruCache
 from twophase.model import ObjectPath
 
 STAGED, PUBLISHED, ABORTED = "staged", "published", "aborted"
@@ -176,8 +175,7 @@ class Store(ABC):
     def __init__(self, settings: Settings, access: FileAccess) -> None:
         self.settings = settings
         self.access = access
-        self._metadata: OrderedDict[str, TableMetadata] = OrderedDict()
-        self._lock = threading.Lock()
+        self._metadata: LruCache[str, TableMetadata] = LruCache(_CACHED)
 
     @abstractmethod
     def close(self) -> None:
@@ -215,12 +213,10 @@ class Store(ABC):
 
     def metadata(self, path: object, location: str) -> TableMetadata:
         """The content of a metadata file; such a file never changes."""
-        found = self._metadata.get(location)
-        if found is None:
-            with errors.reading_metadata(path, location):
-                found = FromInputFile.table_metadata(self.io(location).new_input(location))
-            self._remember(location, found)
-        return found
+        if (found := self._metadata.get(location)) is not None:
+            return found
+        with errors.reading_metadata(path, location):
+            return self._metadata.put(location, FromInputFile.table_metadata(self.io(location).new_input(location)))
 
     def write_metadata(self, location: str, metadata: TableMetadata) -> None:
         """Write a new metadata file."""
@@ -228,17 +224,11 @@ class Store(ABC):
         content = Compressor.get_compressor(location).bytes_compressor()(text.encode())
         with self.io(location).new_output(location).create() as stream:
             stream.write(content)
-        self._remember(location, metadata)
+        self._metadata.put(location, metadata)
 
     def stage_metadata(self, before: Loaded | None, after: Loaded) -> None:
         """Write the metadata file to which a pointer will move."""
         self.write_metadata(after.location, after.metadata)
-
-    def _remember(self, location: str, metadata: TableMetadata) -> None:
-        with self._lock:
-            self._metadata[location] = metadata
-            while len(self._metadata) > _CACHED:
-                self._metadata.popitem(last=False)
 
     def io(self, location: str) -> FileIO:
         """PyIceberg's access to files at a location, with its settings and credentials."""

@@ -105,7 +105,7 @@ class RestStore(RecordingStore):
                     hint="Its metadata may be missing or damaged, or not for this user; see the server's log.",
                 ) from error
         self.access.lend(found.metadata.location, self._lent(found))
-        self._remember(found.metadata_location, found.metadata)
+        self._metadata.put(found.metadata_location, found.metadata)
         return Loaded(found.metadata_location, found.metadata)
 
     def _lent(self, table: Table) -> dict[str, Any]:

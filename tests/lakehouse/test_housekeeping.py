@@ -194,7 +194,7 @@ def purge(job: Job, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
 
     def run(table: str) -> str:
         job.catalog.store._metadata.clear()  # As in a process of its own.
-        manifests._lists._known.clear()
+        manifests._lists.clear()
         done = CliRunner().invoke(commands.main, ["clean", "--output", "json", "--purge-dropped", table])
         document = json.loads(done.stdout)
         if "error" in document:
@@ -494,7 +494,7 @@ def test_many_snapshots_expire_in_one_commit_that_reads_each_file_once(
     for number in range(8):
         job.run(path, INSERT, [(number, f"round {number}")])
     before = {file for file in lake.files() if file.endswith(".metadata.json")}
-    manifests._lists._known.clear()  # As in a process of its own.
+    manifests._lists.clear()  # As in a process of its own.
     opened: Counter[str] = Counter()
     plain = PyArrowFile.open
 

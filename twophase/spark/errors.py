@@ -13,7 +13,6 @@ import logging
 import re
 import threading
 import uuid
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -32,6 +31,7 @@ from twophase.errors import (
     TableNotExistError,
     TwoPhaseError,
 )
+from twophase.lru import LruCache
 from twophase.model import quote_if_needed
 from twophase.spark.jvm import exceptions, values
 from twophase.spark.jvm.gateway import Jvm
@@ -39,29 +39,23 @@ from twophase.spark.jvm.gateway import Jvm
 _TOKEN = re.compile(r"\[twophase:([0-9a-f]{32})\]")
 #: The end of the traceback of a task's Python, whose error is only text in the driver: a transaction must be run again.
 _TOO_OLD = re.compile(r"^twophase\.errors\.SnapshotTooOldError: (.+)$", re.MULTILINE)
-_KEPT = 256
 _UNDECLARED = "java.lang.reflect.UndeclaredThrowableException"
 
-_remembered: OrderedDict[str, BaseException] = OrderedDict()
-_lock = threading.Lock()
+#: By token; an error may be asked for several times, or never.
+_remembered: LruCache[str, BaseException] = LruCache(256)
 
 
 def remember(error: BaseException) -> str:
     """Store an error for the user's thread; returns the text by which it is found again."""
     token = uuid.uuid4().hex
-    with _lock:
-        _remembered[token] = error
-        # An error may be asked for several times, or never: keep the latest ones only.
-        while len(_remembered) > _KEPT:
-            _remembered.popitem(last=False)
+    _remembered.put(token, error)
     return f"[twophase:{token}]"
 
 
 def recall(text: str) -> BaseException | None:
     """The stored error whose token occurs in a text."""
     found = _TOKEN.search(text)
-    with _lock:
-        return _remembered.get(found.group(1)) if found else None
+    return _remembered.get(found.group(1)) if found else None
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from typing import Any
 from py4j.protocol import Py4JNetworkError
 
 from twophase.errors import ConfigurationError
+from twophase.lru import LruCache
 from twophase.redaction import logger
 from twophase.spark.jvm import callbacks
 
@@ -24,8 +25,6 @@ WRITE = "org.apache.spark.sql.connector.write."
 
 #: Py4J's: at level DEBUG they show all that passes the gateway, settings included, and are redacted as our own.
 _LOGGERS = ("py4j.clientserver", "py4j.java_gateway")
-#: Number of remembered values that the current statement may need again.
-_MOST_RECENT = 32
 
 #: Local properties that carry a statement's context through the JVM's thread.
 TRANSACTION_PROPERTY = "twophase.transaction"
@@ -76,7 +75,8 @@ class Jvm:
         for name in _LOGGERS:
             logger(name)
         self._kept: dict[tuple[str, ...], Any] = {}
-        self._recent: dict[tuple[str, ...], Any] = {}
+        #: Values that the current statement may need again.
+        self.remembered: LruCache[tuple[str, ...], Any] = LruCache(32)
 
     def once(self, key: tuple[str, ...], make: Callable[[], Any]) -> Any:
         """A value that never changes, fetched once: each call over Py4J matters for a statement of a few rows."""
@@ -86,21 +86,8 @@ class Jvm:
 
     def recent(self, key: tuple[str, ...], make: Callable[[], Any]) -> Any:
         """A value that never changes, out of an unlimited number: the last few are remembered."""
-        found = self._recent.get(key)
-        if found is None:
-            found = make()
-            self.remember(key, found)
-        return found
-
-    def recalled(self, key: tuple[str, ...]) -> Any | None:
-        """The last value that was given to :meth:`remember`; None if it is not remembered."""
-        return self._recent.get(key)
-
-    def remember(self, key: tuple[str, ...], value: Any) -> None:
-        """Remember a value for :meth:`recent` or :meth:`recalled`."""
-        if key not in self._recent and len(self._recent) >= _MOST_RECENT:
-            self._recent = {}
-        self._recent[key] = value
+        found = self.remembered.get(key)
+        return self.remembered.put(key, make()) if found is None else found
 
     def kind(self, class_name: str) -> Any:
         """A class by its full name (each dot of the name would cost a call at each use)."""

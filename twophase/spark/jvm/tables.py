@@ -42,7 +42,7 @@ def columns_json(jvm: Jvm, columns: Any) -> str:
     with private_name("CatalogV2Util.v2ColumnsToStructType", jvm.spark):
         struct = jvm.static(CATALOG + "CatalogV2Util", "v2ColumnsToStructType")(columns)
         text = str(struct.json())
-    jvm.remember(("struct", text), struct)
+    jvm.remembered.put(("struct", text), struct)
     return text
 
 

@@ -104,14 +104,12 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
     def get_table(self, database: str, name: str) -> HiveTable | None:
         # The metastore is asked each time: only facts that have not changed are not transferred again.
         key = ("table read", database, name)
-        before: HiveTable | None = self._jvm.recalled(key)
+        before: HiveTable | None = self._jvm.remembered.get(key)
         known = None if before is None else (before.extra["found"], before.extra["facts"])
         found = self._texts.table(self._catalog, database, name, known)
         if found is None or found is known:
             return None if found is None else before
-        table = self._from_spark(*found)
-        self._jvm.remember(key, table)
-        return table
+        return self._jvm.remembered.put(key, self._from_spark(*found))
 
     def located_tables(self, database: str) -> list[Located]:
         names = self._catalog.listTables(database)
