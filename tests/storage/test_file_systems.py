@@ -437,9 +437,9 @@ def test_a_denied_directory_is_kept_and_named_by_clean_and_the_others_are_remove
     objects.set(Fault("deny", "^GET .*/shut/.*_twophase_retired.json"))
     done = clean(attached.coordinator, [attached.catalog("hive")])
     assert objects.set()
-    kept = [one for one in done if not one.removed]
-    assert [("/shut/" in one.leftover.location, "AccessDenied" in str(one.reason)) for one in kept] == [(True, True)]
-    assert ["/open/" in one.leftover.location for one in done if one.removed] == [True]
+    found = {name: [one for one in done if f"/{name}/" in one.leftover.location] for name in ("open", "shut")}
+    assert [(one.removed, "AccessDenied" in str(one.reason)) for one in found["shut"]] == [(False, True)]
+    assert [one.removed for one in found["open"]] == [True]
     tidy(attached)
     for name in ("open", "shut"):
         assert objects.rows(spark.table(f"s3a.{name}").inputFiles()) == [(2,)]
