@@ -36,7 +36,7 @@ LIKE_OTHERS = {
         "two_lakes-an outsider comes after three tables",
         "two_lakes-an outsider comes after create then insert",
         "two_lakes-an outsider comes after an overwrite",
-        "two_lakes-an outsider comes after a rename",
+        "two_lakes-an outsider comes after a drop and a rename",
     },
     "test_after_any_failure_of_an_alter_everything_is_old_or_new": {"hive_metastore-create then alter"},
     "test_after_any_failure_of_a_drop_everything_is_old_or_new": {

@@ -76,7 +76,10 @@ DEATHS = [
 FIRST_RENAMES = ("sqlite", "exchange names")
 
 DDL_DEATHS = {
-    "mariadb": [Case("exchange names", "core.publish=exit_after@1"), Case("rename", "core.publish=lost_reply@1")],
+    "mariadb": [
+        Case("exchange names", "core.publish=exit_after@1"),
+        Case("drop then rename", "core.publish=lost_reply@1"),
+    ],
     "mariadb-databases": [
         Case("create a database", "core.publish=exit_after@2"),
         Case("drop a database", "core.publish=exit_after@1"),
