@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -71,23 +71,25 @@ class PartitionChanges:
         for key in (c.key for c in based.values() if c.action == REMOVE):
             present.pop(key, None)
         changes = [_change(key, join(version, name), registered) for key, name in sorted(new.items())]
-        is_local = self._files.is_local(version)  # There a metastore's listing is cheaper than a call without one.
-        held = {} if is_local else self._staging.partition_files()
-        changes = [replace(c, files=held.get(new[c.key], (0, 0))) for c in changes]
         marks: dict[str, Any] = {}
         joined = {key: name for key, name in new.items() if not self._replaces(key)}
         if self._adds_rows or joined:
             marks = self._take_over(joined, present)
-            changes = [replace(c, files=None) if c.key in joined and c.key in present else c for c in changes]
         changes += self._removed(table, new, present, registered)
+        changes = self._counted(changes, new, joined.keys() & present.keys())
         changes += self._carried(based, changes, registered)
-        if is_local:
-            changes = [replace(change, files=None) for change in changes]
         with self._write.step("manifest"):
             lost = self._ends_own_formats(table, changes, listed)
             plan = Plan(tuple(changes), marks, loses=lost)
             plan.save(self._files, version)
         return plan
+
+    def _counted(self, changes: list[Change], new: Mapping[Key, str], joined: Collection[Key]) -> list[Change]:
+        """The changes with what is staged for each, but of partitions whose other files are not counted."""
+        if self._files.is_local(self._write.state.version):
+            return changes  # There a metastore's listing is cheaper than a call without one.
+        held = self._staging.partition_files()
+        return [c if c.key in joined else replace(c, files=held.get(new.get(c.key, ""), (0, 0))) for c in changes]
 
     def _check_kept(self, table: HiveTable, plan: Plan, listed: Mapping[Key, HivePartition]) -> None:
         """Refuse a publish that would lose a LOCATION given meanwhile, or a partition's own format."""
@@ -139,8 +141,7 @@ class PartitionChanges:
             return []
         state = self._write.state
         gone = [key for key in sorted(present) if key not in new and self._in_scope(key, table.partition_columns)]
-        there = [key for key in gone if key in registered]
-        return [Change(key, REMOVE, registered[key], state.empty_of(key), (0, 0)) for key in there]
+        return [Change(key, REMOVE, registered[key], state.empty_of(key)) for key in gone if key in registered]
 
     def _replaces(self, key: Key) -> bool:
         """Whether new rows of a partition replace its existing rows.
