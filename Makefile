@@ -10,7 +10,7 @@ SHARED := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-exhaustive test-spark40 test-mysql test-histories lint format docs bench bench-scale bench-routing bench-schema bench-storage bench-isolation clean java servers
+.PHONY: help demo test test-all test-exhaustive test-spark40 test-mysql lint format docs bench bench-scale bench-routing bench-schema bench-storage bench-isolation clean java servers
 
 help: ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -18,10 +18,10 @@ help: ## Show this list
 demo: .venv/.installed java ## Watch real statements fail, be killed and recover, beside stock Spark (under two minutes)
 	@.venv/bin/python -m demo
 
-test: .venv/spark.jsa servers ## Prove each promise once (about ten minutes)
+test: .venv/spark.jsa servers ## Prove each promise once (a quarter of an hour)
 	@.venv/bin/python -m pytest $(SHARED) -m quick $(PYTEST_ARGS)
 
-test-all: .venv/spark.jsa servers ## Run the tests, but what repeats others (three quarters of an hour)
+test-all: .venv/spark.jsa servers ## Run the tests, but what repeats others (over an hour)
 	@.venv/bin/python -m pytest $(SHARED) -m "not exhaustive" $(PYTEST_ARGS)
 
 test-exhaustive: .venv/spark.jsa servers ## Run what repeats others (over an hour)
@@ -29,9 +29,6 @@ test-exhaustive: .venv/spark.jsa servers ## Run what repeats others (over an hou
 
 test-spark40: .venv-spark40/.installed java servers ## Run the subset that guards PySpark 4.0
 	@.venv-spark40/bin/python -m pytest $(SHARED) -m "spark40 and not exhaustive" $(PYTEST_ARGS)
-
-test-histories: .venv/spark.jsa servers ## Check random histories of several drivers, with kills (ARGS="--store lakehouse", or ARGS="--no-spark --store sqlite --transactions 10000")
-	@.venv/bin/python -m tests.isolation.histories --kill 60 $(ARGS)
 
 # What the tests have for MariaDB, with MySQL in its place, and what only MySQL has. Left out: other databases, a setting
 # of Galera clusters, and databases that a block creates or drops.

@@ -181,6 +181,12 @@ KINDS: dict[str, tuple[_Act, _Act, _Act, _Act]] = {
         Side.create_by_partitions,
         Side.create_by_partitions,
     ),
+    "CREATE TABLE AS SELECT, many partitions": (
+        Side.nothing,
+        Side.nothing,
+        Side.create_many_partitions,
+        Side.create_many_partitions,
+    ),
     "INSERT OVERWRITE, dynamic": (
         Side.create_by_partitions,
         Side.create_by_partitions,

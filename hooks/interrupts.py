@@ -74,11 +74,11 @@ def carried_through(transaction: Transaction, cause: BaseException | None = None
             yield
     except BaseException as error:
         if not isinstance(error, Exception):
-            tell_outcome(error, transaction)
+            note_outcome(error, transaction)
         raise
 
 
-def tell_outcome(interrupt: BaseException, transaction: Transaction) -> None:
+def note_outcome(interrupt: BaseException, transaction: Transaction) -> None:
     """Add the outcome of a transaction to an interrupt, as a note; nothing if the transaction continues.
 
     Parameters

@@ -14,7 +14,7 @@ from typing import Any
 from twophase.catalog import SupportsSavepoints, TwoPhaseCatalogTable
 from twophase.hooks.ctas import CtasJobStatusHook
 from twophase.hooks.hook import JobStatusHook
-from twophase.hooks.interrupts import deferred_interrupts, tell_outcome
+from twophase.hooks.interrupts import deferred_interrupts, note_outcome
 from twophase.hooks.status import JobState, JobStatus
 from twophase.redaction import logger
 from twophase.transactions.transaction import Transaction, TransactionState
@@ -86,7 +86,7 @@ class Statement:
             tag=f"twophase-{transaction.id}-{participant.document.get('ordinal', 0)}",
             in_transaction=not autocommit,
         )
-        self._end_is_told = self._is_concluded = False
+        self._end_is_notified = self._is_concluded = False
         self._driver = CtasJobStatusHook(transaction, participant, autocommit=autocommit)
         self._job_scope = job_scope or (lambda _: nullcontext())
 
@@ -108,7 +108,7 @@ class Statement:
             self.transaction.at_end(self._conclude)
         try:
             self._driver.on_created(self.job)
-            if (end := self._tell("on_created")) is not None:
+            if (end := self._notify("on_created")) is not None:
                 raise end
         except BaseException as error:
             self.fail(error)
@@ -176,21 +176,21 @@ class Statement:
         except BaseException as error:
             if self.transaction.state is TransactionState.COMPLETED:
                 # A held-back Ctrl-C arrives after the publish: the user must be informed that the table is published.
-                tell_outcome(error, self.transaction)
+                note_outcome(error, self.transaction)
                 self._finished()
             else:
                 self._refused(error)
             raise
         if (end := self._finished()) is not None:
-            self._tell_finished(end)
+            self._notify_finished(end)
             raise end
 
     def _finished(self) -> BaseException | None:
         return self._end("on_finished") if self.job.finished() else None
 
-    def _tell_finished(self, end: BaseException) -> None:
+    def _notify_finished(self, end: BaseException) -> None:
         if self.autocommit:
-            tell_outcome(end, self.transaction)
+            note_outcome(end, self.transaction)
         else:
             end.add_note(f"{self.job.path} was written before this; it is part of transaction {self.transaction.id}.")
 
@@ -243,18 +243,18 @@ class Statement:
 
     def _end(self, event: str, *arguments: Any) -> BaseException | None:
         try:
-            first, second = self._tell_end(event, *arguments), self._conclude()
+            first, second = self._notify_end(event, *arguments), self._conclude()
             return first or second
         finally:
             with _live_lock:
                 _live.discard(self)
             self.done.set()
 
-    def _tell_end(self, event: str, *arguments: Any) -> BaseException | None:
+    def _notify_end(self, event: str, *arguments: Any) -> BaseException | None:
         try:
-            return self._tell(event, *arguments)
+            return self._notify(event, *arguments)
         finally:
-            self._end_is_told = True
+            self._end_is_notified = True
 
     def _conclude(self) -> BaseException | None:
         """Notify all hooks of the outcome, once the statement and its transaction have ended."""
@@ -264,10 +264,10 @@ class Statement:
                 return None
             self._is_concluded = True
         self.job.published = {"on_committed": True, "on_rolled_back": False}.get(event)
-        return self._tell(event)
+        return self._notify(event)
 
     def _fate(self) -> str | None:
-        if not self._end_is_told:
+        if not self._end_is_notified:
             return None  # Another thread ends the block meanwhile: its outcome is reported after its own end.
         if self.job.state is not JobState.FINISHED and not (self._is_in_doubt or self._is_published_anyway):
             return "on_rolled_back"  # Also if its block continues without it.
@@ -290,7 +290,7 @@ class Statement:
         """Whether its block publishes its rows although it has failed: another thread ended the block before that."""
         return not self.autocommit and any(found is self.participant for found in self.transaction.participants)
 
-    def _tell(self, event: str, *arguments: Any) -> BaseException | None:
+    def _notify(self, event: str, *arguments: Any) -> BaseException | None:
         """Call all hooks; return the first of their errors that is not an ``Exception``, such as an interrupt."""
         end: BaseException | None = None
         for hook in self.hooks:
@@ -312,4 +312,4 @@ class Statement:
 
     def tell_progress(self) -> None:
         """Notify the hooks of progress (on the event thread), and suppress their errors."""
-        self._tell("on_progress")
+        self._notify("on_progress")

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import TypeGuard
 
 import click
 
@@ -113,7 +114,7 @@ def _paragraphs(text: str) -> str:
 
 @dataclass(frozen=True)
 class Promise:
-    """A marker ``@pytest.mark.promise(topic, sentence)`` and the test that it stands on.
+    """A marker ``@pytest.mark.promise(topic, sentence, detail=False)`` and the test that it stands on.
 
     Attributes
     ----------
@@ -123,11 +124,14 @@ class Promise:
         What this test proves of it.
     test : str
         ``folder/test_file.py::test_function``, relative to ``tests/``.
+    is_detail : bool
+        Whether ``make test`` leaves the test out.
     """
 
     topic: str
     sentence: str
     test: str
+    is_detail: bool
 
 
 def promises() -> list[Promise]:
@@ -142,15 +146,13 @@ def _promises_in(file: Path) -> Iterator[Promise]:
     name = file.relative_to(ROOT / "tests").as_posix()
     functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
     for node in sorted(functions, key=lambda node: node.lineno):
-        for arguments in filter(None, map(_marked, node.decorator_list)):
-            topic, sentence = arguments
-            yield Promise(topic, sentence, f"{name}::{node.name}")
+        for marker in filter(_is_promise, node.decorator_list):
+            topic, sentence = (ast.literal_eval(argument) for argument in marker.args)
+            yield Promise(topic, sentence, f"{name}::{node.name}", is_detail=bool(marker.keywords))
 
 
-def _marked(decorator: ast.expr) -> tuple[str, ...]:
-    if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.promise":
-        return tuple(ast.literal_eval(argument) for argument in decorator.args)
-    return ()
+def _is_promise(decorator: ast.expr) -> TypeGuard[ast.Call]:
+    return isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.promise"
 
 
 def topics() -> dict[str, str]:

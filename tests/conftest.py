@@ -65,7 +65,8 @@ _FIRST = {Purpose.CREATE_TABLE_AS, Purpose.INSERT_OVERWRITE}
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as ``quick``, for ``make test``, the first case of each test of a promise, and what takes no time.
+    """Mark as ``quick``, for ``make test``, the first case of each test of a promise (no detail), and what takes
+    no time.
 
     Files with ``quick_first_cases`` take some: only the first case of each of their tests gets it, too.
     Files with ``spark40_first_cases`` get ``spark40`` on the first case of each test: the others differ in what is the
@@ -86,11 +87,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             continue
         asks = {*getattr(item, "fixturenames", ()), *(value for value in parameters.values() if isinstance(value, str))}
         is_near = item.nodeid.startswith(_QUICK) and _SERVERS.isdisjoint(asks) and not repeats
-        is_first = item.function not in proven and (is_near or item.get_closest_marker("promise"))
+        # A catalog inherits the functions of the conformance suite.
+        test = (item.cls, item.function)
+        is_first = test not in proven and (is_near or _proves(item))
         first_only = getattr(item.module, "quick_first_cases", False)
         if is_first or (is_near and "spark" not in asks and not first_only):
-            proven.add(item.function)
+            proven.add(test)
             item.add_marker(pytest.mark.quick)
+
+
+def _proves(item: pytest.Item) -> bool:
+    """Whether a test holds a promise, and not only a detail of one that others hold."""
+    return any(not marker.kwargs.get("detail") for marker in item.iter_markers("promise"))
 
 
 def _repeats(test: str, purpose: Purpose | None) -> bool:

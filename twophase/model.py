@@ -434,6 +434,9 @@ class WriteContext:
     alters : bool
         Whether a replacement has the table's own rows, and a definition that rests on the table's: the publish is a
         conflict if another writer has changed anything of that meanwhile.
+    restores : bool
+        Whether a replacement is a table as a savepoint has kept it (:meth:`.SupportsSavepoints.write_kept`): the files
+        may be those that it had then, so that its definition must be the one that they were written by.
     former : mapping, optional
         For a rename: the document of what the transaction has staged by the table's former name, if anything.
     """
@@ -445,6 +448,7 @@ class WriteContext:
     autocommit: bool = False
     pins_reads: bool = False
     alters: bool = False
+    restores: bool = False
     former: Mapping[str, Any] | None = None
 
     @classmethod
@@ -491,6 +495,10 @@ class Capabilities:
         Whether ``DELETE FROM ... WHERE`` and ``TRUNCATE TABLE`` are supported.
     copying_savepoints : bool
         Whether a named savepoint keeps a copy of the rows, so that it must be allowed to (``WITH COPIES``).
+    column_defaults : bool
+        Whether a new table gets the defaults of Spark that the fields of its definition have (``CURRENT_DEFAULT``).
+    partition_columns_last : bool
+        Whether the partition columns of a new table come behind all others, wherever its definition has them.
     unseen_changes : bool
         Whether another writer's change of a table may go unnoticed by the publish of a transaction that drops it, as
         the store has nothing that shows a change. The reservations of twophase's own transactions are not meant.
@@ -513,6 +521,8 @@ class Capabilities:
     compensate: bool = False
     delete: bool = False
     copying_savepoints: bool = False
+    column_defaults: bool = False
+    partition_columns_last: bool = False
     unseen_changes: bool = False
     providers: frozenset[str] = frozenset()
     max_level: Level = Level.ATOMIC

@@ -1,7 +1,8 @@
 """What each kind of statement costs with ``attach``, beside stock Spark, and where its time goes.
 
 ``python -m benchmarks.routing`` measures all of them in some minutes; ``--only select,insert`` some. Pairs run in one
-JVM over an embedded metastore, in turn; what one statement of each kind does is counted afterwards.
+JVM over an embedded metastore, in turn; what one statement of each kind does is counted afterwards. ``--fsync``
+measures what the wait for the disk costs: beside ``attach`` with ``spark.twophase.fsync=false`` instead of stock Spark.
 """
 
 from __future__ import annotations
@@ -45,6 +46,10 @@ STATEMENTS: Mapping[str, tuple[str, str]] = {
     "script": ("script: 99 SELECT, 1 INSERT", _SCRIPT),
     "immediate": ("EXECUTE IMMEDIATE INSERT", "EXECUTE IMMEDIATE 'INSERT INTO {side}.t SELECT 1'"),
     "ctas": ("CTAS, one row", "CREATE TABLE {side}.c{n} USING parquet AS SELECT 1 AS a"),
+    "files": (
+        "CTAS, 200 files",
+        "CREATE TABLE {side}.f{n} USING parquet OPTIONS (maxRecordsPerFile 1) AS SELECT id FROM range(200)",
+    ),
 }
 _TEN = 10
 
@@ -80,9 +85,14 @@ def runs(key: str, spark: SparkSession, side: str) -> Callable[[int], object]:
     return block
 
 
-def measured(spark: SparkSession, wanted: Sequence[str], rounds: int, console: Console) -> Iterator[Measured]:
+def measured(
+    spark: SparkSession, wanted: Sequence[str], rounds: int, console: Console, *, fsync: bool
+) -> Iterator[Measured]:
     ours = spark.newSession()
-    handle = twophase.attach(ours)
+    handles = [twophase.attach(ours)]
+    if fsync:
+        spark.conf.set("spark.twophase.fsync", "false")
+        handles.append(twophase.attach(spark))
     sides = {"ours": ours, "stock": spark}
     for side, used in sides.items():
         used.conf.set("spark.sql.scripting.enabled", "true")
@@ -96,13 +106,14 @@ def measured(spark: SparkSession, wanted: Sequence[str], rounds: int, console: C
         counts = {side: counted(used, partial(one[side], rounds)).told() for side, used in sides.items()}
         console.print(f"{row.what}: ratio {row.ratio:.2f}")
         yield Measured(row, counts)
-    handle.detach()
+    for handle in handles:
+        handle.detach()
 
 
-def speeds(found: Sequence[Measured]) -> Table:
-    table = Table(title="With attach and without, medians")
+def speeds(found: Sequence[Measured], other: str) -> Table:
+    table = Table(title=f"With attach, beside {other}, medians")
     table.add_column("statement")
-    for column in ("twophase, ms", "stock, ms", "ratio"):
+    for column in ("twophase, ms", f"{other}, ms", "ratio"):
         table.add_column(column, justify="right")
     for row in (item.row for item in found):
         assert row.stock is not None
@@ -110,14 +121,15 @@ def speeds(found: Sequence[Measured]) -> Table:
     return table
 
 
-def parts(found: Sequence[Measured]) -> Table:
+def parts(found: Sequence[Measured], other: str) -> Table:
     table = Table(title="One statement: crossings of Py4J, calls and commits, and its time by part")
     table.add_column("statement")
     for column in ("", *found[0].counts["ours"]):
         table.add_column(column, justify="right")
     for item in found:
         for side, counts in item.counts.items():
-            table.add_row(item.row.what if side == "ours" else "", side, *map(str, counts.values()))
+            what, name = (item.row.what, side) if side == "ours" else ("", other)
+            table.add_row(what, name, *map(str, counts.values()))
     return table
 
 
@@ -126,6 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.routing", description=__doc__)
     parser.add_argument("--only", default=",".join(STATEMENTS), metavar="KIND,KIND", help=", ".join(STATEMENTS))
     parser.add_argument("--rounds", type=int, default=20, help="pairs for each row")
+    parser.add_argument("--fsync", action="store_true", help="beside fsync=false instead of stock Spark")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
     options = parser.parse_args(arguments)
     wanted = options.only.split(",")
@@ -134,9 +147,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     console = Console(width=170)
     with tempfile.TemporaryDirectory(prefix="twophase-routing-") as directory, session(Path(directory)) as spark:
-        found = list(measured(spark, wanted, options.rounds, console))
-    console.print(speeds(found))
-    console.print(parts(found))
+        found = list(measured(spark, wanted, options.rounds, console, fsync=options.fsync))
+    other = "fsync=false" if options.fsync else "stock"
+    console.print(speeds(found, other))
+    console.print(parts(found, other))
     if options.json:
         options.json.write_text(json.dumps([asdict(item) for item in found], indent=2))
 

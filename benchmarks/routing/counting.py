@@ -58,6 +58,7 @@ class Counts:
             "metastore": self.metastore,
             "commits": self.calls["do_commit"],
             "fsyncs": self.calls["fsync"],
+            "waits": self.calls["sync"],
             "ms": round(self.total * 1000, 1),
             **{f"{part}, ms": taken for part, taken in by_part.items()},
         }

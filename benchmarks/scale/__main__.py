@@ -1,7 +1,8 @@
 """What a statement costs beside tables, partitions, files, transactions, text and leftovers that it does not touch.
 
 ``python -m benchmarks.scale`` measures all of it in half an hour; ``--only tables,statements`` some, ``--small`` sizes
-for a first look. Pairs with stock Spark run in one JVM over an embedded metastore, in turn.
+for a first look, ``--smallest`` one of them each. Pairs with stock Spark run in one JVM over an embedded metastore, in
+turn.
 """
 
 from __future__ import annotations
@@ -111,15 +112,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
     parser.add_argument("--only", default=",".join(SIZES), metavar="KIND,KIND", help=f"some of {', '.join(SIZES)}")
     parser.add_argument("--small", action="store_true", help="small sizes")
+    parser.add_argument("--smallest", action="store_true", help="the smallest size of each kind only")
     parser.add_argument("--rounds", type=int, default=7, help="pairs for each row")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
     options = parser.parse_args(arguments)
     wanted = options.only.split(",")
     if unknown := set(wanted) - set(SIZES):
         parser.error(f"no such kind: {', '.join(sorted(unknown))}; known: {', '.join(SIZES)}")
+    sizes = SMALL if options.small or options.smallest else SIZES
+    if options.smallest:
+        sizes = {kind: every[:1] for kind, every in sizes.items()}
     console = Console(width=140)
     with tempfile.TemporaryDirectory(prefix="twophase-scale-") as directory:
-        measured = rows(Path(directory), SMALL if options.small else SIZES, wanted, options.rounds)
+        measured = rows(Path(directory), sizes, wanted, options.rounds)
         found = list(measure.shown(measured, console))
     console.print(measure.table(found))
     if options.json:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -29,13 +29,13 @@ class Sides:
     def __init__(self, stock: SparkSession, ours: SparkSession, rounds: int) -> None:
         self.stock, self.ours, self.rounds = stock, ours, rounds
 
-    def paired(self, what: str, beside: str, statement: str, *, before: str | None = None) -> Row:
+    def paired(self, what: str, beside: str, statement: str, *, before: Sequence[str] = ()) -> Row:
         """Measure a statement with ``{side}`` and ``{n}`` in it; what comes ``before`` it is not measured."""
         runs = {}
         for side, spark in (("ours", self.ours), ("stock", self.stock)):
-            if before is not None:
-                for number in range(-1, self.rounds):
-                    spark.sql(before.format(side=side, n=number + 1))
+            for number in range(-1, self.rounds):
+                for made in before:
+                    spark.sql(made.format(side=side, n=number + 1))
             runs[side] = _running(spark, statement, side)
         return paired(what, beside, runs["ours"], runs["stock"], self.rounds)
 
@@ -72,12 +72,12 @@ def beside_tables(sides: Sides, counts: list[int]) -> Iterator[Row]:
             _overwriting(sides.stock, overwrite),
             sides.rounds,
         )
-        yield sides.paired(
-            "DROP TABLE",
-            beside,
-            f"DROP TABLE {name}.{{side}}_{{n}}",
-            before=f"CREATE TABLE {name}.{{side}}_{{n}} USING parquet AS SELECT 1 AS a",
-        )
+        table = f"{name}.{{side}}_{{n}}"
+        drop, create = f"DROP TABLE {table}", f"CREATE TABLE {table} USING parquet AS SELECT 1 AS a"
+        yield sides.paired("DROP TABLE", beside, drop, before=[create])
+        made = [f"CREATE TABLE {table} (a INT) USING parquet", f"INSERT INTO {table} SELECT 1"]
+        overwrite = f"INSERT OVERWRITE {table} SELECT 2"  # It leaves the rows of the INSERT where they are.
+        yield sides.paired("DROP TABLE after an INSERT OVERWRITE", beside, drop, before=[*made, overwrite])
 
 
 def beside_partitions(sides: Sides, counts: list[int]) -> Iterator[Row]:

@@ -63,7 +63,7 @@ class ArrowStore(FileStore):
 
     # -- changing ------------------------------------------------------------------------------------------------
 
-    def write(self, path: str, data: bytes) -> None:
+    def write(self, path: str, data: bytes, *, waits: bool = True) -> None:
         with self._filesystem.open_output_stream(path) as stream:
             stream.write(data)
 

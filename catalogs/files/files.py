@@ -213,10 +213,18 @@ class Files:
         found = self.read_json(location)
         return found if isinstance(found, dict) and key in found else None
 
-    def write_json(self, location: str, document: Any) -> None:
-        """Write a document atomically."""
+    def write_json(self, location: str, document: Any, *, waits: bool = True) -> None:
+        """Write a document atomically.
+
+        Parameters
+        ----------
+        location : str
+        document : Any
+        waits : bool
+            Whether to wait until it survives a power cut; otherwise it does so once :meth:`persist` has synced it.
+        """
         store, path = self.find(location)
-        store.write(path, json.dumps(document, indent=1).encode())
+        store.write(path, json.dumps(document, indent=1).encode(), waits=waits)
 
     def remove_parts(self, location: str) -> None:
         """Remove what :meth:`write_json` has left directly in a directory of ours when its process was killed."""
@@ -236,7 +244,7 @@ class Files:
             The nearest directory above them that already existed: directories in between are made durable, too. By
             default, the parent directory of each.
         documents : collection of str
-            Names of files that only :meth:`write_json` writes: what is in them is durable already.
+            Names of files for which :meth:`write_json` has waited: what is in them is durable already.
 
         Raises
         ------

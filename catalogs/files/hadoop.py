@@ -118,7 +118,7 @@ class HadoopStore(FileStore):
 
     # -- changing ------------------------------------------------------------------------------------------------
 
-    def write(self, path: str, data: bytes) -> None:
+    def write(self, path: str, data: bytes, *, waits: bool = True) -> None:
         # An object appears as a whole when it is complete; elsewhere a reader would see the beginning of a document.
         self._files.write(path, data, part_of(path) if self.kind.atomic_rename_file else None)
 

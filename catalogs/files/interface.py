@@ -58,8 +58,16 @@ class FileStore(ABC):
     # -- changing ------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def write(self, path: str, data: bytes) -> None:
-        """Write a small file so that readers see it whole or not at all; an existing one is replaced."""
+    def write(self, path: str, data: bytes, *, waits: bool = True) -> None:
+        """Write a small file so that readers see it whole or not at all; an existing one is replaced.
+
+        Parameters
+        ----------
+        path : str
+        data : bytes
+        waits : bool
+            Whether to wait until it survives a power cut; otherwise it does so once :meth:`persist` has synced it.
+        """
 
     @abstractmethod
     def put(self, path: str, content: BinaryIO) -> None:
@@ -202,7 +210,7 @@ class FileStore(ABC):
         above : str or None
             The nearest directory above them that already existed; None for the parent directory of each.
         written : collection of str
-            Names of files that only :meth:`write` writes: what is in them is durable already.
+            Names of files for which :meth:`write` has waited: what is in them is durable already.
         """
 
     def persist_names(self, paths: Iterable[str], above: str | None) -> None:

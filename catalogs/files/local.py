@@ -97,11 +97,11 @@ class LocalStore(ArrowStore):
         with suppress(OSError):
             os.utime(path)
 
-    def write(self, path: str, data: bytes) -> None:
+    def write(self, path: str, data: bytes, *, waits: bool = True) -> None:
         part = part_of(path)
         try:
             super().write(part, data)
-            if self._durable:
+            if waits and self._durable:
                 fsync.sync([part])  # Otherwise a power cut may keep the name and lose the content.
             os.replace(part, path)
         except BaseException:

@@ -35,7 +35,7 @@ from twophase.catalog import (
 from twophase.catalog.reading import ReadSource
 from twophase.catalog.schema_versions import TableSchema
 from twophase.catalogs.files import Files, StorageKind, join, same
-from twophase.catalogs.hive import alter, footers, identity, layout, names, rewriting, schema_changes
+from twophase.catalogs.hive import identity, layout, names
 from twophase.catalogs.hive.definitions import FILE_PROVIDERS, PROVIDERS, complete, to_definition, to_table
 from twophase.catalogs.hive.dropping import plan_drop
 from twophase.catalogs.hive.hiveserver2_client import SqlClient
@@ -45,10 +45,11 @@ from twophase.catalogs.hive.metastore import Metastore
 from twophase.catalogs.hive.options import Settings
 from twophase.catalogs.hive.participant import HiveParticipant
 from twophase.catalogs.hive.planning import RENAME, plan_write
-from twophase.catalogs.hive.readers import EVOLVING
 from twophase.catalogs.hive.replaced import names_in
+from twophase.catalogs.hive.schema import alter, changes, footers, rewriting
+from twophase.catalogs.hive.schema.readers import EVOLVING
+from twophase.catalogs.hive.schema.staged_altering import plan_alter
 from twophase.catalogs.hive.snapshots import SnapshotRead, read_format, state_before, version_text
-from twophase.catalogs.hive.staged_altering import plan_alter
 from twophase.catalogs.hive.staged_renaming import is_renamed, pair_of, plan_leave, plan_rename
 from twophase.catalogs.hive.stamps import names_statement, unfenced
 from twophase.catalogs.hive.storage import described
@@ -179,7 +180,7 @@ class HiveCatalog(
 
     def unstaged_database_reason(self, database: str) -> str | None:
         if self.settings.metastore != "session":
-            return "HiveServer2 does not tell what is in a database's directory"
+            return "HiveServer2 does not report what is in a database's directory"
         return "Hive never drops it" if self.metastore.canonical(database) == "default" else None
 
     def database_facts(self) -> dict[str, Any]:
@@ -312,7 +313,7 @@ class HiveCatalog(
 
     def table_schema(self, path: ObjectPath) -> TableSchema | None:
         table = self.existing(path)
-        found = schema_changes.table_schema(self.metastore, path, to_definition(table))
+        found = changes.table_schema(self.metastore, path, to_definition(table))
         return None if found is None else replace(found, is_foreign=table.stamp is None)
 
     def written_schemas(self, path: ObjectPath) -> list[tuple[float, TableSchema]]:
@@ -449,7 +450,6 @@ class HiveCatalog(
     ) -> TwoPhaseCatalogTable | None:
         if self.settings.metastore != "session":
             return None  # A rename through HiveServer2 moves the files of a managed table.
-        failures.refuse_renamed(path, context, is_renamed)
         state = plan_drop(self.store, self.canonical(path), context or WriteContext.alone(self.name))
         return HiveParticipant(self, state.to_document())
 
@@ -490,14 +490,18 @@ class HiveCatalog(
 
     def publish_group(self, participants: list[TwoPhaseCatalogTable]) -> None:
         # The new name publishes for all names of a renamed table; the others are only checked.
-        for participant in sorted(participants, key=lambda member: not member.purpose.drops):
+        for participant in sorted(participants, key=self.is_renamed):
             participant.commit()
 
     def group_outcome(self, participants: list[TwoPhaseCatalogTable]) -> Outcome:
-        return _arriving(participants).outcome()
+        return self._arriving(participants).outcome()
 
     def compensate_group(self, participants: list[TwoPhaseCatalogTable]) -> bool:
-        return _arriving(participants).compensate()
+        return self._arriving(participants).compensate()
+
+    def _arriving(self, participants: list[TwoPhaseCatalogTable]) -> TwoPhaseCatalogTable:
+        """The participant of the new name of a renamed table, which may be dropped by it."""
+        return next(filter(self.is_renamed, participants))
 
     def restore(self, document: Mapping[str, Any]) -> TwoPhaseCatalogTable:
         identity.check_document(document, self.metastore.identity)
@@ -554,11 +558,6 @@ class HiveCatalog(
         self.store.close()
 
 
-def _arriving(participants: list[TwoPhaseCatalogTable]) -> TwoPhaseCatalogTable:
-    """The participant of the new name of a renamed table."""
-    return next(participant for participant in participants if not participant.purpose.drops)
-
-
 @functools.cache  # Each statement asks a dozen times.
 def _capabilities(through_session: bool, storage: StorageKind) -> Capabilities:
     return Capabilities(
@@ -572,6 +571,8 @@ def _capabilities(through_session: bool, storage: StorageKind) -> Capabilities:
         external_location=True,
         compensate=True,
         copying_savepoints=not storage.hard_links,
+        column_defaults=through_session,
+        partition_columns_last=True,
         unseen_changes=not storage.change_marks,
         providers=PROVIDERS if through_session else FILE_PROVIDERS,
         max_level=Level.ATOMIC,

@@ -124,7 +124,7 @@ class DisplacedTable:
         if now is None:
             return
         self.check(now)
-        with self._write.step("name_aside"):
+        with self._write.step("back_up_name"):
             try:
                 self._hidden.hide(self._write.path.name, self._role, instead_of=now.expected_stamp)
             except (StampChangedError, TableNotExistError, TableAlreadyExistsError) as error:

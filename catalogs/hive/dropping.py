@@ -5,7 +5,7 @@ from __future__ import annotations
 from twophase.catalogs.files import refuse_untried
 from twophase.catalogs.hive import layout, names
 from twophase.catalogs.hive.definitions import redacted, to_definition
-from twophase.catalogs.hive.state import DROP, Before, OwnState, Way, WriteState
+from twophase.catalogs.hive.state import DROP, RENAME, Before, OwnState, Way, WriteState
 from twophase.catalogs.hive.store import HiveStore
 from twophase.catalogs.hive.tables import VIEW, HiveTable
 from twophase.errors import CatalogError, TableNotExistError
@@ -43,6 +43,7 @@ def plan_drop(store: HiveStore, path: ObjectPath, context: WriteContext) -> Writ
         definition = before.definition
     else:
         raise TableNotExistError.of(path, store.name)
+    is_renamed = base is not None and base.effect == RENAME
     version = layout.version_of(default_location, context.transaction_id, context.ordinal)
     refuse_untried(path, version, None if before is None else before.location, environment=store.environment)
     return WriteState(
@@ -52,14 +53,14 @@ def plan_drop(store: HiveStore, path: ObjectPath, context: WriteContext) -> Writ
         purpose=Purpose.DROP_TABLE,
         transaction_id=context.transaction_id,
         ordinal=context.ordinal,
-        way=Way.DROP_TABLE,
+        way=Way.DROP_RENAMED if is_renamed else Way.DROP_TABLE,
         definition=definition,
         default_location=default_location,
         version=version,
         before=before,
-        effect=DROP,
+        effect=RENAME if is_renamed else DROP,
         replaces=True,
-        own=OwnState(),
+        own=base.own if base is not None and is_renamed else OwnState(),
         first_version=None if base is None else base.first_version or base.version,
         autocommit=context.autocommit,
         displaces=None if base is None else base.displaces,

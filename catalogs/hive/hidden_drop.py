@@ -31,7 +31,7 @@ class HiddenDrop:
     def remove(self) -> None:
         """Remove what it holds, and then itself. Idempotent."""
         write = self._write
-        with write.step("retire"):
+        with write.step("supersede"):
             self._supersede()
         with write.step("drop_hidden"):
             if self.find() is not None:

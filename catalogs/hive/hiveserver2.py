@@ -150,7 +150,7 @@ class HiveServer2Metastore(Metastore):
 
     def located_tables(self, database: str) -> list[Located]:
         found = []
-        for _, name, _, text in self._told_of_all(database):
+        for _, name, _, text in self._described_tables(database):
             table = _located(database, name, text)
             if table is None:
                 described = self.get_table(database, name)
@@ -158,7 +158,7 @@ class HiveServer2Metastore(Metastore):
             found += [] if table is None else [table]
         return found
 
-    def _told_of_all(self, database: str) -> list[tuple[Any, ...]]:
+    def _described_tables(self, database: str) -> list[tuple[Any, ...]]:
         """Describe all tables by one statement, with a text for each."""
         return [row for row in self._run(f"SHOW TABLE EXTENDED IN {quote(database)} LIKE '*'") if not _temporary(row)]
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import ssl
 from typing import Any
 
 from twophase.catalogs.hive.options import Settings
+from twophase.catalogs.keepalive import keep_alive
 from twophase.errors import CatalogError, ConfigurationError
-
-#: TCP keepalive: seconds of silence before the first probe, seconds between probes, and number of probes.
-_PROBES = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6}
 
 
 class SqlClient:
@@ -170,10 +167,7 @@ def wait_for_answers(connected: Any) -> None:
     A server that disappears silently is detected by TCP keepalive.
     """
     connected.setTimeout(None)
-    connected.handle.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _PROBES.items():
-        if hasattr(socket, name):  # not on every system
-            connected.handle.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    keep_alive(connected.handle)
 
 
 def _message(error: Exception) -> str:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from twophase.catalog import Leftover
 from twophase.catalogs.files import Entry, Files, base_name, data_entries, join, parent
 from twophase.catalogs.hive import identity, layout
-from twophase.catalogs.hive.references import Looks, References, distinct
+from twophase.catalogs.hive.references import LazyReferences, References, distinct
 from twophase.catalogs.hive.store import HiveStore
 from twophase.catalogs.hive.tables import MANAGED, PLACEHOLDER, VIEW, HiveTable, Located
 from twophase.errors import CatalogError, DatabaseNotExistError
@@ -42,7 +42,7 @@ class Housekeeping:
         hidden = self._hidden_tables(tables, live)
         going = frozenset(leftover.location for leftover in hidden)
         staying = (table for table in tables if _name(table) not in going)
-        used = Looks((t.location for t in staying if t.location), lambda: self._all_references(going))
+        used = LazyReferences((t.location for t in staying if t.location), lambda: self._all_references(going))
         found = (self._try_to_judge(directory, used, live) for directory in directories)
         return [*hidden, *(leftover for leftover in found if leftover is not None)]
 
@@ -108,7 +108,7 @@ class Housekeeping:
             parts = self._store.metastore.partition_locations(table) if table.partition_columns else []
             yield table, [*([table.location] if table.location else []), *parts]
 
-    def _try_to_judge(self, directory: str, used: Looks, live: frozenset[str]) -> Leftover | None:
+    def _try_to_judge(self, directory: str, used: LazyReferences, live: frozenset[str]) -> Leftover | None:
         """Same as :meth:`_judge`; one that cannot be read is kept, and does not prevent the removal of the others."""
         try:
             return self._judge(directory, used, live)
@@ -116,7 +116,7 @@ class Housekeeping:
             transaction_id, _, _ = base_name(directory).rpartition("-")
             return Leftover(STAGING, directory, -1, transaction_id, 0.0, kept=f"it cannot be read: {first_line(error)}")
 
-    def _judge(self, directory: str, used: Looks, live: frozenset[str]) -> Leftover | None:
+    def _judge(self, directory: str, used: LazyReferences, live: frozenset[str]) -> Leftover | None:
         """Return the leftover that a directory is, according to its marks; None if it is not one.
 
         Its own marks are checked first, as partitions are loaded only for a directory that could be removed.
@@ -135,7 +135,9 @@ class Housekeeping:
         if stamp["transaction_id"] in live or stamp.get("catalog") != self._store.name or used.hold(directory):
             return None
         published = layout.read_published(files, directory)
-        return self._judge_staged(directory, stamp) if published is None else self._judge_published(directory, stamp)
+        return (
+            self._judge_staged(directory, stamp) if published is None else self._judge_published(directory, published)
+        )
 
     def _judge_staged(self, directory: str, stamp: dict[str, Any]) -> Leftover | None:
         quarantined = layout.quarantined_since(self._store.files, directory)
@@ -145,10 +147,8 @@ class Housekeeping:
         size, since = self._store.files.size(directory), float(stamp.get("created", 0))
         return Leftover(STAGING, directory, size, str(stamp["transaction_id"]), since, holds_rows=True, unmarked=True)
 
-    def _judge_published(self, directory: str, stamp: dict[str, Any]) -> Leftover | None:
+    def _judge_published(self, directory: str, published: layout.Published) -> Leftover | None:
         """Judge a published version whose partitions were replaced one by one, perhaps not all of them."""
-        published = layout.read_published(self._store.files, directory)
-        assert published is not None
         unneeded = self._last_part_unneeded(directory, published.since)
         if self._has_retention(unneeded):
             return None
@@ -159,7 +159,7 @@ class Housekeeping:
     def _has_retention(self, since: float) -> bool:
         return since + self._store.environment.retention > time.time()
 
-    def _judge_late(self, directory: str, live: frozenset[str], used: Looks) -> Leftover | None:
+    def _judge_late(self, directory: str, live: frozenset[str], used: LazyReferences) -> Leftover | None:
         transaction_id = layout.late_writer(self._store.files, directory)
         if transaction_id is None or transaction_id in live or used.hold(directory):
             return None
@@ -178,7 +178,7 @@ class Housekeeping:
         parts = (layout.read_superseded(self._store.files, part) for part in self._marked(directory))
         return max([since, *(part.since for part in parts if part is not None)])
 
-    def _judge_superseded(self, directory: str, mark: layout.SupersededMark, used: Looks) -> Leftover | None:
+    def _judge_superseded(self, directory: str, mark: layout.SupersededMark, used: LazyReferences) -> Leftover | None:
         if used.hold(directory):
             return None
         files = self._store.files

@@ -14,7 +14,7 @@ from typing import Any
 
 from twophase.catalog.reading import ReadSource
 from twophase.catalogs.files import Entry, base_name, data_files, is_below, join, normal, parent
-from twophase.catalogs.hive import identity, layout, linking, replaced
+from twophase.catalogs.hive import hard_links, identity, layout, replaced
 from twophase.catalogs.hive.definitions import is_redacted, redacted, to_definition
 from twophase.catalogs.hive.planning import plan_write
 from twophase.catalogs.hive.snapshots import SnapshotRead, TableState, read_format
@@ -155,14 +155,14 @@ class KeptTables:
                 self._link(join(source, name), join(target, new_name), document)
             return
         try:
-            linking.link_names(self._files, source, target, names)
-        except linking.CannotLinkError as error:
+            hard_links.link_names(self._files, source, target, names)
+        except hard_links.CannotLinkError as error:
             raise self._cannot_link(_path(document), error.message.rstrip(".")) from error
 
     def _link(self, source: str, target: str, document: Document) -> None:
         try:
-            linking.link_as(self._files, source, target)
-        except linking.CannotLinkError as error:
+            hard_links.link_as(self._files, source, target)
+        except hard_links.CannotLinkError as error:
             if not document["copies"]:
                 raise self._cannot_link(_path(document), error.message.rstrip(".")) from error
             self._files.copy(source, target)

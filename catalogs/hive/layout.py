@@ -65,6 +65,8 @@ DOCUMENTS = frozenset(
 REMOVED_LAST = (PUBLISHED_FILE, STAMP_FILE)
 #: Reason to keep a directory that another user has marked.
 UNTRUSTED = "its mark is neither of the user who owns the directory nor of this one"
+#: Ending of the directory of the partitions that a version has added without rows.
+_EMPTY = ".empty"
 #: Prefix of hidden tables, which are never listed and never a user's.
 HIDDEN_PREFIX = "__twophase_"
 #: Role of the hidden table that is the backup of a replaced table, or a table that is being dropped.
@@ -116,7 +118,13 @@ def version_beside(location: str, transaction_id: str, ordinal: int) -> str:
 
 def empty_beside(version: str) -> str:
     """The empty directory beside a version."""
-    return version + ".empty"
+    return version + _EMPTY
+
+
+def is_emptied_by(location: str, transaction_id: str) -> bool:
+    """Whether a partition is where a statement of a transaction has added it without rows."""
+    names = normal(location).split("/")
+    return any(name.startswith(f"{transaction_id}-") and name.endswith(_EMPTY) for name in names)
 
 
 def is_version_place(location: str) -> bool:
@@ -214,10 +222,11 @@ def supersede(files: Files, directory: str, transaction_id: str) -> None:
     files.write_json(mark, {"transaction_id": transaction_id, "since": time.time(), "files": held})
 
 
-def mark_published(files: Files, version: str, transaction_id: str) -> None:
+def mark_published(files: Files, version: str, transaction_id: str, *, waits: bool = True) -> None:
     """Record beside a version's files that they were published; an existing mark is kept."""
     if read_published(files, version) is None:
-        files.write_json(join(version, PUBLISHED_FILE), {"transaction_id": transaction_id, "since": time.time()})
+        mark = {"transaction_id": transaction_id, "since": time.time()}
+        files.write_json(join(version, PUBLISHED_FILE), mark, waits=waits)
 
 
 def read_published(files: Files, version: str) -> Published | None:

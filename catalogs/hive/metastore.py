@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from twophase.catalogs.hive.columns import Columns
+from twophase.catalogs.hive.schema.columns import Columns
 from twophase.catalogs.hive.tables import EXTERNAL, MANAGED, HivePartition, HiveTable, Located, partition_key
 from twophase.errors import CatalogError
 
@@ -196,6 +196,21 @@ class Metastore(ABC):
             The table has another stamp; nothing was changed.
         """
         self.alter_table(table)
+
+    @property
+    def points_as_read(self) -> bool:
+        """Whether :meth:`point_as_read` saves a look at the table."""
+        return False
+
+    def point_as_read(self, table: HiveTable, files: int, size: int) -> HiveTable | None:
+        """Do what :meth:`point_table` does, if everything else of the table is still as it was read.
+
+        Returns
+        -------
+        HiveTable or None
+            The table as it is then; None if nothing was changed.
+        """
+        return None
 
     def set_option(self, database: str, name: str, key: str, value: str) -> None:
         """Set one storage property of a table, which Spark uses as a read option; nothing else changes."""

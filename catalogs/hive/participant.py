@@ -12,12 +12,13 @@ from typing import Any
 from twophase.catalog import Catalog, TwoPhaseCatalogTable
 from twophase.catalog.reading import ReadSource
 from twophase.catalog.schema_versions import SchemaChange
-from twophase.catalogs.hive import replaced, schema_changes
+from twophase.catalogs.hive import replaced
 from twophase.catalogs.hive.definitions import fingerprint
-from twophase.catalogs.hive.linking import CannotLinkError
+from twophase.catalogs.hive.hard_links import CannotLinkError
 from twophase.catalogs.hive.publish import Publisher, publisher_of
 from twophase.catalogs.hive.publish.by_rows import Choice
 from twophase.catalogs.hive.publish.new_columns import NewColumns
+from twophase.catalogs.hive.schema import changes
 from twophase.catalogs.hive.state import ALTER, CREATE, REPLACE, Way, WriteState
 from twophase.catalogs.hive.store import OverHive
 from twophase.catalogs.hive.tables import HiveTable
@@ -175,7 +176,7 @@ class HiveParticipant(TwoPhaseCatalogTable):
         return document
 
     def schema_change(self) -> SchemaChange | None:
-        return schema_changes.schema_change(self.table_write.metastore, self.table_write.state)
+        return changes.schema_change(self.table_write.metastore, self.table_write.state)
 
     # -- after the decision --------------------------------------------------------------------------------------
 
@@ -221,7 +222,7 @@ def roll_back(publisher: Publisher) -> None:
     decided = write.state.level is not None
     late = not store.ends_with_driver and write.calls.may_be_under_way(decided=decided)
     if late and publisher.changes_table:
-        with write.step("withdraw"):
+        with write.step("quarantine"):
             publisher.staging.quarantine()
     if late and publisher.fences:
         publisher.fence()

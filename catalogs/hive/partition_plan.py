@@ -78,7 +78,7 @@ class Plan:
         changes = [[list(change.key), change.action, change.old, change.new] for change in self.changes]
         held = [change.files for change in self.changes]
         document = {"partitions": changes, "files": held, "marks": dict(self.marks), "loses": self.loses}
-        files.write_json(join(version, MANIFEST_FILE), document)
+        files.write_json(join(version, MANIFEST_FILE), document, waits=False)
 
     @classmethod
     def load(cls, files: Files, version: str) -> Plan | None:

@@ -1,6 +1,7 @@
 """Plan a write: choose the publisher of a statement by its effect, the existing table and the options.
 
-:data:`RULES` is the whole decision; the code below it computes the values of its columns.
+:data:`RULES` is the whole decision before the rows are staged; the code below it computes the values of its columns.
+Where the rows decide (``Way.BY_ROWS``), :mod:`.publish.by_rows` chooses when they are there.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 
 from twophase.catalog.schema_changes import MERGE_SCHEMA
 from twophase.catalogs.files import normal, refuse_untried
-from twophase.catalogs.hive import bringing, layout, linking, names
+from twophase.catalogs.hive import hard_links, layout, names
 from twophase.catalogs.hive.definitions import (
     FIELD_IDS,
     PROVIDERS,
@@ -31,6 +32,7 @@ from twophase.catalogs.hive.dropping import before_of, dropped_by
 from twophase.catalogs.hive.partition_plan import by_key
 from twophase.catalogs.hive.paths import TablePaths
 from twophase.catalogs.hive.publish.by_rows import APPENDS, cannot_build
+from twophase.catalogs.hive.schema import bringing
 from twophase.catalogs.hive.state import (
     ALTER,
     CREATE,
@@ -176,7 +178,9 @@ def plan_write(
             _check_width(path, wanted, definition)
     else:
         store.check_definition(path, definition, capabilities)
-        wanted = store.numbered(complete(definition, store.conf))
+        wanted = complete(definition, store.conf)
+        if not context.restores:  # The files of a kept table are bound by the ids that its columns had, or by no ids.
+            wanted = store.numbered(wanted)
     if wanted.provider not in capabilities.providers or wanted.provider not in PROVIDERS:
         return None
     _check_ids(store, path, wanted)
@@ -293,8 +297,7 @@ class _Planner:
             displaces=self.displaces,
         )
         state = self._with_own(state)
-        target = getattr(state.own, "target", None)
-        self._refuse_untried(state.version, target)
+        self._refuse_untried(state.version, getattr(state.own, "target", None))
         return state
 
     def _refuse_untried(self, *locations: str | None) -> None:
@@ -366,7 +369,7 @@ class _Planner:
         if not table.partitioned or self._is_dynamic():
             return False
         columns, root = table.partition_columns, str(table.location)
-        static = {} if self.context.overwrite is None else linking.static_values(self.context.overwrite, columns)
+        static = {} if self.context.overwrite is None else hard_links.static_values(self.context.overwrite, columns)
         metastore, paths = self.store.metastore, self._paths
         parts = metastore.partitions_within(table, static) if static else metastore.list_partitions(table)
         self._refuse_untried(*(part.location for part in parts))

@@ -34,7 +34,7 @@ class References:
         return self._identities.key(normal(directory)) in self._covered
 
 
-class Looks:
+class LazyReferences:
     """References of tables; and those of partitions, which are loaded only when needed, as that reads every table.
 
     Parameters
@@ -65,4 +65,4 @@ def distinct(directories: Iterable[str]) -> list[str]:
     return sorted(found.values())
 
 
-__all__ = ["Looks", "References", "distinct"]
+__all__ = ["LazyReferences", "References", "distinct"]

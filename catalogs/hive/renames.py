@@ -21,7 +21,7 @@ Renames = Sequence[tuple[str, str]]
 def check(
     files: Files, version: str, places: Iterable[str], into: Renames, backups: Renames, directories: Iterable[str] = ()
 ) -> None:
-    """Refuse a manifest with a path outside its own version and the table's directories.
+    """Refuse a manifest with a path outside its own version, the table's directories and those of new partitions.
 
     If another user wrote the manifest, symbolic links must not lead outside either.
 
@@ -35,7 +35,6 @@ def check(
     into, backups : sequence of (str, str)
         Renames from the version to the table, and from the table to the version.
     directories : iterable of str
-        Directories of new partitions.
 
     Raises
     ------
@@ -48,11 +47,15 @@ def check(
     outside = [*(target for _, target in into), *(source for source, _ in backups), *directories]
     foreign = [path for path in inside if not holds(staged, path)] or _elsewhere(outside, places, holds)
     if foreign:
-        raise CatalogError(
-            f"The manifest in {version} names {foreign[0]}, which is neither there nor where the table's files are: "
-            "nothing was moved.",
-            hint="Another user wrote the manifest, or the table was moved since: look at both.",
-        )
+        raise _foreign(version, foreign[0])
+
+
+def _foreign(version: str, path: str) -> CatalogError:
+    return CatalogError(
+        f"The manifest in {version} names {path}, which is neither there nor where the table's files are: "
+        "nothing was moved.",
+        hint="Another user wrote the manifest, or the table was moved since: look at both.",
+    )
 
 
 def _elsewhere(paths: list[str], places: Iterable[str], holds: Callable[[Root, str], bool]) -> list[str]:

@@ -11,11 +11,11 @@ from typing import Any
 
 from twophase.catalog.reading import ReadSource
 from twophase.catalogs.files import UNMARKED, Entry, data_entries, data_files, join, parent
-from twophase.catalogs.hive import layout, linking
+from twophase.catalogs.hive import hard_links, layout
 from twophase.catalogs.hive.definitions import FILE_PROVIDERS, is_redacted
 from twophase.catalogs.hive.partition_plan import Key
 from twophase.catalogs.hive.store import partitions_of
-from twophase.catalogs.hive.tables import EXTERNAL, HiveTable
+from twophase.catalogs.hive.tables import EXTERNAL, HivePartition, HiveTable, partition_key
 from twophase.catalogs.hive.write import TableWrite
 from twophase.catalogs.rows import aligned
 from twophase.errors import CatalogError, ConfigurationError
@@ -108,7 +108,7 @@ class Staging:
         found = writer.write(rows, definition.provider, place, partition_columns=partitions, options=definition.options)
         if found is None:
             return False
-        self._files.write_json(join(self.version, layout.WRITTEN_FILE), found)
+        self._files.write_json(join(self.version, layout.WRITTEN_FILE), found, waits=False)
         write.listed = [Entry(name, True, size) for name, size in found]
         write.update(listed=True)
         return True
@@ -137,12 +137,12 @@ class Staging:
         columns = state.partition_columns
         with self._write.step("link"):
             keep = (
-                linking.keep_all
+                hard_links.keep_all
                 if state.overwrite is None
-                else linking.outside(state.overwrite, columns, self.partitions(columns))
+                else hard_links.outside(state.overwrite, columns, self.partitions(columns))
             )
             self._write.update(inherit_mark=self._files.fingerprint(state.inherit))
-            linking.link_tree(self._files, state.inherit, self.version, keep, state.transaction_id)
+            hard_links.link_tree(self._files, state.inherit, self.version, keep, state.transaction_id)
         self._write.update(inherited=True)
 
     def register(self, location: str | None = None) -> None:
@@ -151,12 +151,12 @@ class Staging:
         table = write.table(name=write.hidden.name("table"), kind=EXTERNAL, location=location)
         write.hidden.make("table", table)
         if table.partitioned:
-            write.metastore.add_partitions(table, partitions_of(table, self.partition_locations(table, location)))
+            write.metastore.add_partitions(table, self.counted_partitions(table, location))
 
     def persist(self) -> None:
         """Make the staged files survive a power failure."""
         root = parent(self._write.state.default_location)
-        self._files.persist(self.version, self.empty, below=root, documents=layout.DOCUMENTS)
+        self._files.persist(self.version, self.empty, below=root, documents=[layout.STAMP_FILE])
 
     # -- what is staged ------------------------------------------------------------------------------------------
 
@@ -204,11 +204,19 @@ class Staging:
 
     def partition_locations(self, table: HiveTable, root: str | None = None) -> dict[Key, str]:
         """Same as :meth:`partitions`, with full locations; empty if the metastore does not list partitions."""
+        found = self.counted_partitions(table, root)
+        return {partition_key(part.values, table.partition_columns): part.location for part in found}
+
+    def counted_partitions(self, table: HiveTable, root: str | None = None) -> list[HivePartition]:
+        """Same as :meth:`partition_locations`, with what the metastore would otherwise list the files of each for."""
         if not table.partitioned:
-            return {}
+            return []
         root = root or self.version
-        names = layout.partition_directories(self._files.list(root), table.partition_columns)
-        return {key: join(root, name) for key, name in names.items()}
+        entries = self._files.list(root)
+        names = layout.partition_directories(entries, table.partition_columns)
+        held = layout.partition_files(entries)
+        places = {key: join(root, name) for key, name in names.items()}
+        return partitions_of(table, places, {key: held.get(name) for key, name in names.items()})
 
     def files(self) -> list[int]:
         """Number of data files, and their total size in bytes."""
@@ -242,7 +250,7 @@ class Staging:
 
     def note_files(self) -> None:
         """Record the names of all files to be published, by which those of other writers are known afterwards."""
-        self._files.write_json(join(self.version, layout.STAGED_FILE), self.files_in(self.version))
+        self._files.write_json(join(self.version, layout.STAGED_FILE), self.files_in(self.version), waits=False)
 
     def added_by_others(self, directory: str) -> list[str]:
         """Files that other writers have added to a directory where the version is, or is published."""
@@ -293,11 +301,17 @@ class Staging:
 
     # -- the end -------------------------------------------------------------------------------------------------
 
-    def mark_published(self) -> None:
-        """Record beside the files that they were published, as the metastore may not record it permanently."""
+    def mark_published(self, *, waits: bool = True) -> None:
+        """Record beside the files that they were published, as the metastore may not record it permanently.
+
+        Parameters
+        ----------
+        waits : bool
+            Whether the mark must survive a power cut: not if the files themselves show it until the end is recorded.
+        """
         if self._files.exists(self.version) and layout.read_published(self._files, self.version) is None:
             with self._write.step("mark"):
-                layout.mark_published(self._files, self.version, self._write.state.transaction_id)
+                layout.mark_published(self._files, self.version, self._write.state.transaction_id, waits=waits)
 
     def quarantine(self) -> None:
         """Keep the files as long as those of a replaced version: a delayed call may still point the table at them."""
@@ -356,8 +370,8 @@ class Staging:
             with write.step("hidden_table"):
                 table = write.table(name=name, kind=EXTERNAL, location=location)
                 write.hidden.create("read", table)
-                found = partitions or self.partition_locations(table)
-                write.metastore.add_partitions(table, partitions_of(table, found))
+                found = partitions_of(table, partitions) if partitions else self.counted_partitions(table)
+                write.metastore.add_partitions(table, found)
         is_by_name = write.state.brings or write.state.fits is not None
         definition = write.definition if is_by_name else None  # Otherwise the statement knows it.
         return ReadSource("session_table", name=ObjectPath.of(write.database, name), definition=definition)

@@ -16,10 +16,22 @@ BROUGHT = "twophase.brought"
 _FENCE = "#"
 #: Begins the name of a statement in a fence; no other fence begins with it.
 _STATEMENT = "statement-"
+#: Begins what is expected of a table without a stamp; no stamp begins with a fence.
+_UNSTAMPED = f"{_FENCE}created-"
 
 
 class StampChangedError(Exception):
-    """A conditional call found an unexpected stamp: the table was published or fenced meanwhile."""
+    """A conditional call found an unexpected stamp: the table was published, fenced or made anew meanwhile."""
+
+
+def no_stamp(created: int | None) -> str:
+    """Return what a table without a stamp must still be when it is changed: the one that was created at this time."""
+    return "" if created is None else f"{_UNSTAMPED}{created}"
+
+
+def is_stamp(expected: str | None) -> bool:
+    """Whether a call can name what is expected: a stamp, and not a result of :func:`no_stamp`."""
+    return bool(expected) and not str(expected).startswith(_UNSTAMPED)
 
 
 def unfenced(stored_stamp: str) -> str:

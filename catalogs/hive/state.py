@@ -41,6 +41,7 @@ class Way(StrEnum):
     MOVE_FILES = "move files"
     APPEND_FILES = "append files"
     DROP_TABLE = "drop table"
+    DROP_RENAMED = "drop renamed"
     ALTER_TABLE = "alter table"
     RENAME_TABLE = "rename table"
     LEAVE_NAME = "leave name"
@@ -151,6 +152,7 @@ OWN_STATES: Mapping[Way, type[OwnState]] = {
     Way.MOVE_FILES: MoveState,
     Way.APPEND_FILES: MoveState,
     Way.DROP_TABLE: OwnState,
+    Way.DROP_RENAMED: RenameState,
     Way.ALTER_TABLE: OwnState,
     Way.RENAME_TABLE: RenameState,
     Way.LEAVE_NAME: LeaveState,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Protocol, runtime_checkable
 
 from twophase.catalog import Environment
@@ -169,7 +170,7 @@ class HiveStore:
         """Remove the directories above a version if they are empty."""
         for directory in (parent(version), parent(parent(version))):
             is_ours = any(place.endswith("/" + layout.ROOT) for place in (directory, parent(directory)))
-            if is_ours and not (self.files.exists(directory) and self.files.remove_if_empty(directory)):
+            if is_ours and not self.files.remove_if_empty(directory):
                 return
 
 
@@ -180,10 +181,15 @@ class OverHive(Protocol):
     store: HiveStore
 
 
-def partitions_of(table: HiveTable, found: Mapping[Key, str]) -> list[HivePartition]:
-    """Convert a mapping from key to location into partitions for the metastore."""
+def partitions_of(
+    table: HiveTable, found: Mapping[Key, str], files: Mapping[Key, tuple[int, int] | None] = MappingProxyType({})
+) -> list[HivePartition]:
+    """Convert a mapping from key to location into partitions for the metastore, with their files if they are known."""
     columns = table.partition_columns
-    return [HivePartition(dict(zip(columns, key, strict=True)), location) for key, location in sorted(found.items())]
+    return [
+        HivePartition(dict(zip(columns, key, strict=True)), location, files=files.get(key))
+        for key, location in sorted(found.items())
+    ]
 
 
 def _is_of(root: str, location: str | None) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from twophase.catalogs.hive.stamps import STAMP, unfenced
+from twophase.catalogs.hive.stamps import STAMP, no_stamp, unfenced
 from twophase.model import BucketSpec
 
 #: Hive's value for NULL (and the empty string) in a partition's directory name.
@@ -47,6 +47,8 @@ class HiveTable:
     comment : str, optional
     tracked : bool
         Whether the metastore lists the partitions; otherwise Spark finds them in the directory.
+    created : int, optional
+        Time of its creation, in milliseconds since the epoch; a Hive metastore counts seconds.
     extra : mapping
         Data of the implementation, to write the table back unchanged; opaque, never stored.
     """
@@ -64,6 +66,7 @@ class HiveTable:
     properties: Mapping[str, str] = field(default_factory=dict)
     comment: str | None = None
     tracked: bool = True
+    created: int | None = field(default=None, compare=False)
     extra: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __repr__(self) -> str:
@@ -83,8 +86,8 @@ class HiveTable:
 
     @property
     def expected_stamp(self) -> str:
-        """The stored stamp that a table must still have when it is changed; empty if it must still have none."""
-        return self.stored_stamp or ""
+        """The stored stamp that a table must still have when it is changed; :func:`.no_stamp` if it has none."""
+        return self.stored_stamp or no_stamp(self.created)
 
     @property
     def partitioned(self) -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-from twophase.catalogs.files import is_below, join, same
-from twophase.catalogs.hive import layout, linking, schema_conflicts
+from twophase.catalogs.files import data_files, is_below, join, same
+from twophase.catalogs.hive import hard_links, layout
 from twophase.catalogs.hive.definitions import fingerprint, redacted, same_layout, to_definition
 from twophase.catalogs.hive.partition_plan import Key, by_key
 from twophase.catalogs.hive.replaced import Directory, Partitions, Replaced, content_of, contents_below
+from twophase.catalogs.hive.schema import conflicts
 from twophase.catalogs.hive.stamps import BROUGHT
 from twophase.catalogs.hive.state import INSERT
 from twophase.catalogs.hive.tables import EXTERNAL, MANAGED, HivePartition, HiveTable
@@ -78,7 +79,7 @@ class Target:
         evolved = self.is_unmoved(now) and now.stamp is not None and now.stamp == state.old.stamp
         if not evolved or state.effect != INSERT or state.brings:
             raise self._write.conflict("its columns or options were changed meanwhile")
-        schema_conflicts.check_follows(self._write, expected, found)
+        conflicts.check_follows(self._write, expected, found)
 
     def _require_schema(self, now: HiveTable) -> None:
         """Refuse other defaults, and other columns that the table has had: a new schema rests on them."""
@@ -132,7 +133,7 @@ class Target:
         state = self._write.state
         if state.inherit_mark is None:
             return
-        if not linking.is_marked(self._write.files, str(state.inherit), state.inherit_mark):
+        if not hard_links.is_marked(self._write.files, str(state.inherit), state.inherit_mark):
             raise self._write.conflict("files were written to it meanwhile, past the metastore")
 
     def replaced(self, now: HiveTable) -> Iterator[str]:
@@ -157,8 +158,11 @@ class Target:
             return  # The filesystem does not support it; do not list the partitions in vain.
         self._check_in_its_place(began)
         for directory in directories:
-            changed = files.last_change(directory)
-            if changed is not None and changed > began:
+            if layout.is_emptied_by(directory, self._write.state.transaction_id):
+                is_changed = any(data_files(files.list(directory)))  # It is younger than the stamp.
+            else:
+                is_changed = (files.last_change(directory) or began) > began
+            if is_changed:
                 raise self._write.conflict(f"files were written to {directory} meanwhile, past the metastore")
 
     @property
@@ -266,7 +270,7 @@ class Target:
             return self.registered(table, new)
         if state.purpose is not Purpose.INSERT_OVERWRITE or scope is None or not scope.static_partition:
             return by_key(table, store.list_partitions(table))
-        found = by_key(table, store.partitions_within(table, linking.static_values(scope, columns)))
+        found = by_key(table, store.partitions_within(table, hard_links.static_values(scope, columns)))
         return {**found, **self.registered(table, [key for key in new if key not in found])}
 
     @property
@@ -274,7 +278,7 @@ class Target:
         """The partition that an INSERT OVERWRITE specifies fully, which is replaced even without new rows."""
         state = self._write.state
         columns, scope = state.partition_columns, state.overwrite
-        given = {} if scope is None else linking.static_values(scope, columns)
+        given = {} if scope is None else hard_links.static_values(scope, columns)
         return tuple(given[column] for column in columns) if columns and len(given) == len(columns) else None
 
     def written_partitions(self, written: Callable[[], Collection[Key]]) -> frozenset[str] | None:

@@ -18,6 +18,9 @@ from twophase.model import ObjectPath, TableDefinition
 from twophase.schema import Field, Schema, apply_changes, assign_ids, promotion_policy
 from twophase.schema.convert_arrow import plain_type
 
+#: The kind of a change of the default of a column: the rules of schema evolution do not know defaults in SQL.
+_DEFAULT = "update_column_default"
+
 
 @dataclass(frozen=True)
 class Altered:
@@ -35,6 +38,8 @@ class Altered:
     comment : str or None
     default : str
         ``DEFAULT`` of a new column, in the database's SQL; empty for none.
+    new_default : str or None
+        The value that an old column gets as its default, in the database's SQL, empty for none; None: as it is.
     """
 
     before: Column | None
@@ -44,6 +49,7 @@ class Altered:
     nullable: bool
     comment: str | None
     default: str = ""
+    new_default: str | None = None
 
     @property
     def is_redefined(self) -> bool:
@@ -74,13 +80,11 @@ def altered(
     ----------
     database : Database
     connection : sqlalchemy.Connection
-    path : ObjectPath
-        For errors.
-    table : ObjectPath
+    path, table : ObjectPath
+        Its name in errors, and that of what is altered.
     columns : sequence of Column
-        As they are now.
     comments : mapping of str to str
-        Their comments.
+        As they are now.
     changes : sequence of TableChange
     promotion : str
         The policy for changes of type.
@@ -120,15 +124,14 @@ class _Work:
         convert = ColumnChanges(self._path, self._field, self._holds_no_null, self._default)
         wanted = apply_changes(
             self._start,
-            convert.convert(self._start, self._changes),
+            convert.convert(self._start, [change for change in self._changes if change.kind != _DEFAULT]),
             promotion=promotion_policy(promotion, choices=("exact", "wide")),
         )
-        given = {
-            self._find(wanted, change.path).id: change
-            for change in self._changes
-            if change.kind in ("add_column", "update_column_type")
-        }
-        return [self._altered(node, given.get(node.id)) for node in wanted]
+        given, defaulted = (
+            {self._find(wanted, change.path).id: change for change in self._changes if change.kind in kinds}
+            for kinds in (("add_column", "update_column_type"), (_DEFAULT,))
+        )
+        return [self._altered(node, given.get(node.id), defaulted.get(node.id)) for node in wanted]
 
     def _schema(self, columns: Sequence[Column], comments: Mapping[str, str]) -> Schema:
         keys = self._database.primary_key(self._connection, self._table) if self._changes else []
@@ -173,42 +176,28 @@ class _Work:
         sql = default_sql(change)
         if sql is None:
             return None
-        text = defaults.spark_literal(sql)
-        if text is None:
-            raise CatalogError(
-                f"The column {change.path[-1]} was not added to {self._path}: its DEFAULT {sql} is no literal that "
-                "each database has, such as 7, 'a' or DATE'2026-01-01'; "
-                "nothing was changed.",
-                path=self._path,
-                hint="Add it without one, and set its DEFAULT in the database itself.",
-            )
-        try:
-            return pa.scalar(text).cast(self._field(change).type)
-        except pa.ArrowException as error:
-            raise CatalogError(
-                f"The column {change.path[-1]} was not added to {self._path}: its DEFAULT {sql} does not fit its type; "
-                "nothing was changed.",
-                path=self._path,
-            ) from error
+        return defaults.checked(self._path, self._field(change), sql)
 
     def _holds_no_null(self, node: Field) -> bool:
         rows = self._database.construct(self._table, node.name)
         return not self._connection.scalar(sa.select(sa.exists().where(rows.c[node.name].is_(None))))
 
-    def _altered(self, node: Field, change: TableChange | None) -> Altered:
+    def _altered(self, node: Field, change: TableChange | None, defaulted: TableChange | None) -> Altered:
         before = self._before.get(node.id)
         kind = before.type if before else ""
         default = ""
         if change is not None:
             kind = self._sql_type(change.arguments["field"].field(0))
             sql = default_sql(change)
-            default = "" if sql is None else f" DEFAULT {self._literal(sql, node.leaf)}"
+            default = "" if sql is None else f" DEFAULT {defaults.in_database(sql, node.leaf, self._database)}"
         nullable = node.nullable
         if before is not None and nullable == self._start.find(node.id).nullable:
             nullable = before.nullable
-        return Altered(before, node.name, kind, plain_type(node), nullable, node.comment, default)
+        new_default = None if defaulted is None else self._new_default(node, defaulted.arguments["default"] or "NULL")
+        return Altered(before, node.name, kind, plain_type(node), nullable, node.comment, default, new_default)
 
-    def _literal(self, sql: str, kind: pa.DataType | None) -> str:
-        text = str(defaults.spark_literal(sql))
-        bare = sql.strip() == text and kind is not None and not pa.types.is_string(kind)
-        return text if bare else self._database.text(text)
+    def _new_default(self, node: Field, sql: str) -> str:
+        if defaults.is_null(sql):
+            return ""
+        defaults.checked(self._path, pa.field(node.name, plain_type(node)), sql)
+        return defaults.in_database(sql, node.leaf, self._database)

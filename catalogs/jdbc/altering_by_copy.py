@@ -146,10 +146,7 @@ def make(member: Member) -> TableDefinition:
     with member.begin_transaction() as connection:
         database.drop(connection, staging)  # Of an attempt that was cut off.
         database.run(connection, f"CREATE TABLE {database.name(staging)} LIKE {database.name(member.path)}")
-        made, shown = _lines(_shown(database, connection, staging)), _shown(database, connection, member.path)
-        _check_same(member, shown)
-        if lost := [line for line in _lines(shown) if line not in made]:
-            raise _refused(member.path, member.transaction_id, redact(f"{'; '.join(lost)} would be lost"))
+        _check_copied(member, connection, staging)
     with member.begin_transaction(snapshot=True) as connection:
         _copy_rows(member, connection)
     with step(ALTER), member.begin_transaction() as connection:
@@ -163,10 +160,18 @@ def make(member: Member) -> TableDefinition:
     return staged_changes.without_secrets(definition)
 
 
+def _check_copied(member: Member, connection: sa.Connection, staging: ObjectPath) -> None:
+    database = member.store.database
+    made, shown = _lines(_shown(database, connection, staging)), _shown(database, connection, member.path)
+    _check_same(member, shown)
+    if lost := [line for line in _lines(shown) if line not in made]:
+        raise _refused(member.path, member.transaction_id, redact(f"{'; '.join(lost)} would be lost"))
+
+
 def _copy_rows(member: Member, connection: sa.Connection) -> None:
     database = member.store.database
-    if member.is_watched:
-        member.check_content(connection, lock=True)  # So that no other writer comes between this and the copy.
+    for table in member.watched:
+        member.check_content(connection, table, lock=True)  # So that no other writer comes between this and the copy.
     names = ", ".join(database.quote(c.name) for c in database.columns(connection, member.path) if not c.generated)
     database.run(
         connection,

@@ -61,7 +61,9 @@ def run(
         if clauses:
             database.run(connection, f"ALTER TABLE {database.name(table)} {', '.join(clauses)}")
         return
-    anew = isinstance(database, SQLite) and (_is_moved(columns, wanted) or any(c.is_redefined for c in wanted))
+    anew = isinstance(database, SQLite) and (
+        _is_moved(columns, wanted) or any(c.is_redefined or c.new_default is not None for c in wanted)
+    )
     if not anew:
         _check_order(database, path, columns, wanted)
     clauses = _simple(database, columns, wanted)
@@ -108,7 +110,13 @@ def _redefined(database: Database, wanted: Sequence[Altered]) -> list[str]:
             clauses.append(f"ALTER COLUMN {name} TYPE {column.type}")
         if column.nullable != column.before.nullable:
             clauses.append(f"ALTER COLUMN {name} {'DROP' if column.nullable else 'SET'} NOT NULL")
+        if column.new_default is not None:
+            clauses.append(f"ALTER COLUMN {name} {_default_clause(column.new_default)}")
     return clauses
+
+
+def _default_clause(sql: str) -> str:
+    return f"SET DEFAULT {sql}" if sql else "DROP DEFAULT"
 
 
 def _comment(database: Database, connection: sa.Connection, table: ObjectPath, wanted: Sequence[Altered]) -> None:
@@ -130,8 +138,9 @@ def _check_order(database: Database, path: ObjectPath, columns: Sequence[Column]
 
 def _check_kept(database: Database, path: ObjectPath, wanted: Sequence[Altered]) -> None:
     for column in wanted:
-        if column.is_redefined:
-            raise _cannot(database, path, f"redefine the column {column.name}", "there it keeps its type and NULL")
+        if column.is_redefined or column.new_default is not None:
+            why = "there it keeps its type, NULL and its default"
+            raise _cannot(database, path, f"redefine the column {column.name}", why)
 
 
 def _cannot(database: Database, path: ObjectPath, what: str, why: str) -> CatalogError:
@@ -169,7 +178,7 @@ def _of_column(database: MySQL, connection: sa.Connection, table: ObjectPath, co
         said = f" COMMENT {database.text(column.comment)}" if column.comment else ""
         return [f"ADD COLUMN {name} {column.definition}{said}{place}"]
     commented = column.comment != before.comment
-    if not (column.is_redefined or commented or place):
+    if not (column.is_redefined or commented or place or column.new_default is not None):
         return [] if before.name == column.name else [f"RENAME COLUMN {database.quote(before.name)} TO {name}"]
     null = "NULL" if column.nullable else "NOT NULL"
     comment = (column.comment or "") if commented else None
@@ -180,6 +189,7 @@ def _of_column(database: MySQL, connection: sa.Connection, table: ObjectPath, co
         column.type,
         null=null if column.nullable != before.nullable else None,
         comment=comment,
+        new_default=column.new_default,
     )
     return [f"CHANGE COLUMN {database.quote(before.name)} {name} {kind}{place}"]
 
@@ -201,7 +211,8 @@ def _make_anew(database: Database, connection: sa.Connection, path: ObjectPath, 
             "change types, NULL or the order of columns",
             f"the table would be made anew, without its {', '.join(lost)}",
         )
-    attributes = work.attributes()
+    new = {c.name: f"DEFAULT {c.new_default}" if c.new_default else "" for c in wanted if c.new_default is not None}
+    attributes = work.attributes() | new
     work.before_drop()
     database.create(
         connection,

@@ -33,7 +33,7 @@ from twophase.catalogs.jdbc import (
     database_notes,
     defaults,
     definitions,
-    dropping,
+    dropping_databases,
     exported_snapshots,
     housekeeping,
     options,
@@ -45,7 +45,7 @@ from twophase.catalogs.jdbc.pinned_reads import Version
 from twophase.catalogs.jdbc.planning import plan_drop, plan_write
 from twophase.catalogs.jdbc.reading import JdbcReader
 from twophase.catalogs.jdbc.staged_altering import plan_alter
-from twophase.catalogs.jdbc.staged_renaming import is_renamed, plan_leave, plan_rename
+from twophase.catalogs.jdbc.staged_renaming import is_renamed, plan_leave, plan_rename, takes_dropped_name
 from twophase.catalogs.jdbc.store import Store, StoreCatalog
 from twophase.errors import (
     CatalogError,
@@ -143,9 +143,9 @@ class JdbcCatalog(
                 return
             self._require_database(database)
         if cascade:
-            dropping.drop_all(self.store, database)
+            dropping_databases.drop_all(self.store, database)
         else:
-            dropping.drop_empty(self.store, self.environment, database)
+            dropping_databases.drop_empty(self.store, self.environment, database)
 
     def load_database(self, database: str) -> dict[str, str]:
         self._require_database(database)
@@ -170,7 +170,7 @@ class JdbcCatalog(
 
     def remove_staged_database(self, database: str, transaction_id: str) -> None:
         if self.database_exists(database):
-            dropping.drop_empty(self.store, self.environment, database, but=transaction_id)
+            dropping_databases.drop_empty(self.store, self.environment, database, but=transaction_id)
 
     def _require_database(self, database: str) -> None:
         if not self.database_exists(database):
@@ -323,7 +323,7 @@ class JdbcCatalog(
     ) -> TwoPhaseCatalogTable | None:
         self.check_path(path)
         if not self.store.database.ddl_in_transaction:
-            failures.refuse_renamed(path, context, is_renamed)
+            failures.refuse_renamed(path, context, takes_dropped_name)
         document = plan_drop(self.store, path, context or WriteContext.alone(self.name), time.time())
         return None if document is None else JdbcParticipant(self, document)
 

@@ -14,8 +14,10 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 import sqlalchemy as sa
 
+from twophase.catalog.spark_columns import spark_field
 from twophase.catalogs.jdbc.database import Column, Database
-from twophase.model import WAITING, ObjectPath
+from twophase.errors import CatalogError
+from twophase.model import WAITING, ObjectPath, TableDefinition
 
 _is = pa.types
 
@@ -56,6 +58,71 @@ def spark_literal(sql: str) -> str | None:
     """The text of a literal of Spark's that each database has, too; None for any other SQL, and for NULL."""
     found = _SPARK_LITERAL.fullmatch(sql.strip())
     return None if found is None else next(text for text in found.groups() if text is not None)
+
+
+def given(field: pa.Field) -> str | None:
+    """The ``DEFAULT`` that a statement of Spark gives a column, in Spark's SQL, also NULL; None if it gives none."""
+    found = spark_field(field).get("metadata", {}).get("CURRENT_DEFAULT")
+    return None if found is None else str(found).strip()
+
+
+def redefaulted(definition: TableDefinition) -> frozenset[str]:
+    """The columns of a new table to which a statement of Spark has given a ``DEFAULT``, also NULL."""
+    return frozenset(field.name for field in definition.schema if given(field) is not None)
+
+
+def checked(path: ObjectPath, field: pa.Field, sql: str) -> pa.Scalar:
+    """The value of a ``DEFAULT`` in Spark's SQL.
+
+    Parameters
+    ----------
+    path : ObjectPath
+        The table, for errors.
+    field : pyarrow.Field
+        The column, in the type in which it is read.
+    sql : str
+
+    Raises
+    ------
+    CatalogError
+        It is no literal that each database has, or does not fit the type.
+    """
+    text = spark_literal(sql)
+    if text is None:
+        raise CatalogError(
+            f"The column {field.name} of {path} was not altered: its DEFAULT {sql} is no literal that each database "
+            "has, such as 7, 'a' or DATE'2026-01-01'; nothing was changed.",
+            path=path,
+            hint="Leave it out, and set the DEFAULT in the database itself.",
+        )
+    try:
+        return pa.scalar(text).cast(field.type)
+    except pa.ArrowException as error:
+        raise CatalogError(
+            f"The column {field.name} of {path} was not altered: its DEFAULT {sql} does not fit its type; nothing was "
+            "changed.",
+            path=path,
+        ) from error
+
+
+def in_database(sql: str, kind: pa.DataType | None, database: Database) -> str:
+    """A literal of Spark's in the database's SQL.
+
+    Parameters
+    ----------
+    sql : str
+    kind : pyarrow.DataType or None
+        The column's type.
+    database : Database
+    """
+    text = str(spark_literal(sql))
+    bare = sql.strip() == text and kind is not None and not pa.types.is_string(kind)
+    return text if bare else database.text(text)
+
+
+def is_null(sql: str) -> bool:
+    """Whether a ``DEFAULT`` in Spark's SQL is none."""
+    return sql.strip().upper() == "NULL"
 
 
 def computed(columns: Sequence[Column]) -> list[str]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from twophase.catalog.spark_columns import SPARK_FIELD, declared_type, spark_field
-from twophase.catalogs.jdbc import options
+from twophase.catalogs.jdbc import defaults, options
 from twophase.catalogs.jdbc.database import Column, Database
 from twophase.config.settings import nearest
 from twophase.errors import CatalogError
@@ -191,6 +191,14 @@ def column_clauses(path: ObjectPath, definition: TableDefinition, database: Data
     clauses = []
     for (name, kind), column in zip(columns_of(path, definition, database), definition.schema, strict=True):
         # NULL is explicit: otherwise an old or legacy-configured MariaDB makes the first TIMESTAMP column NOT NULL.
-        clause = f"{kind} {'NULL' if column.nullable else 'NOT NULL'}"
+        clause = f"{kind}{_default(path, column, database)} {'NULL' if column.nullable else 'NOT NULL'}"
         clauses.append((name, clause))
     return clauses
+
+
+def _default(path: ObjectPath, column: pa.Field, database: Database) -> str:
+    sql = defaults.given(column)
+    if sql is None or defaults.is_null(sql):
+        return ""
+    defaults.checked(path, _as_read(column), sql)
+    return f" DEFAULT {defaults.in_database(sql, column.type, database)}"

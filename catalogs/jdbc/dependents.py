@@ -41,6 +41,8 @@ class Preserver(ABC):
         self.old = old
         self.staging = staging
         self.columns = columns
+        #: Those whose default is another one.
+        self.redefaulted: frozenset[str] = frozenset()
         self.lost: list[str] = []
 
     @abstractmethod
@@ -64,6 +66,10 @@ class Preserver(ABC):
     def referring(self) -> list[str]:
         """Return what would be broken without the table, where a database does not find that out itself in time."""
         return []
+
+    def keeps_default(self, name: object) -> bool:
+        """Whether a column of the new table gets the default that the old table's has."""
+        return name in self.columns and name not in self.redefaulted
 
     # -- helpers -------------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ class GenericPreserver(Preserver):
             with self.connection.begin_nested():
                 found = self._belongings()
         except (SQLAlchemyError, NotImplementedError):
-            self.report_lost("indexes, keys, checks and defaults, if it has any", "the dialect does not tell")
+            self.report_lost("indexes, keys, checks and defaults, if it has any", "the dialect does not report them")
             return
         for what in found:
             self.report_lost(what, "twophase does not know how this database writes it")

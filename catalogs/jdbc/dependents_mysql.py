@@ -75,7 +75,7 @@ class MySQLPreserver(Preserver):
             if column in self.columns and collation.startswith(_WHOLE):
                 found[column] = f"COLLATE {collation} "
         for name, kind, default, extra in self._of(_DEFAULTS):
-            if name in self.columns and default != "NULL":
+            if self.keeps_default(name) and default != "NULL":
                 sql = self.database.default(self.connection, str(kind), str(default), str(extra))
                 update = ON_UPDATE.search(str(extra))
                 changing = f" {update[0]}" if update else ""

@@ -162,7 +162,7 @@ class PostgreSQLPreserver(Preserver):
     def attributes(self) -> dict[str, str]:
         found = {name: f"COLLATE {sql} " for name, sql in self._of(_COLLATIONS) if name in self.columns}
         for name, sql, identity in self._of(_DEFAULTS):
-            if not identity and name in self.columns:
+            if not identity and self.keeps_default(name):
                 found[name] = f"{found.get(name, '')}DEFAULT {sql}"
         return found
 
@@ -173,7 +173,7 @@ class PostgreSQLPreserver(Preserver):
         for name, _, identity in self._of(_DEFAULTS):
             if name not in self.columns:
                 self.report_lost(f"default of column {name}", "the column is gone or has another type")
-            elif identity:
+            elif identity and self.keeps_default(name):
                 self._identity(staging, name, identity)
         for index in self._indexes_now():
             self._index(index)

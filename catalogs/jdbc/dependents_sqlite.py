@@ -40,7 +40,7 @@ class SQLitePreserver(Preserver):
 
     def attributes(self) -> dict[str, str]:
         found = self.rows(_DEFAULTS, name=self.old.name)
-        return {str(name): f"DEFAULT ({sql})" for name, sql in found if name in self.columns}
+        return {str(name): f"DEFAULT ({sql})" for name, sql in found if self.keeps_default(name)}
 
     def prepare(self) -> None:
         for kind, name, sql in self.rows(_MADE, name=self.old.name):

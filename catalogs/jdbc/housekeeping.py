@@ -119,7 +119,7 @@ def remove(store: Store, leftover: Leftover) -> None:
     place = store.place_of(home, rest.rpartition("_")[2])
     key = f"{leftover.transaction_id}/{stamp['ordinal']}"
     publishing.remove_staged(store, place, leftover.transaction_id, key)
-    publishing.tidy_published(store, place, key, ObjectPath.from_document(stamp["path"]))
+    publishing.clean_up_published(store, place, key, ObjectPath.from_document(stamp["path"]))
 
 
 def _remove_row(store: Store, home: str, key: str, transaction_id: str) -> None:

@@ -120,14 +120,18 @@ def load(driver: Any, table: str, names: Mapping[str, str], pieces: Iterable[tup
                 driver.write_packet(text[start : start + _PACKET_BYTES])
             sent, between = sent + rows, True
     except BaseException:
-        # Until the end of the rows is sent and answered, the connection cannot be used, not even for a ROLLBACK.
-        if between:
-            _end(driver)
-        else:
-            driver._force_close()
+        _give_up(driver, between)
         raise
     _check(driver, _end(driver), sent)
     return sent
+
+
+def _give_up(driver: Any, between: bool) -> None:
+    """End the rows, between two pieces of them, or the connection: it can be used only after their end is answered."""
+    if between:
+        _end(driver)
+    else:
+        driver._force_close()
 
 
 def _end(driver: Any) -> Any:

@@ -17,7 +17,7 @@ from sqlalchemy.exc import IntegrityError
 
 from twophase.catalogs.jdbc import errors
 from twophase.catalogs.jdbc.database import Database
-from twophase.catalogs.jdbc.databases import open_database
+from twophase.catalogs.jdbc.dialects import open_database
 from twophase.catalogs.jdbc.options import Settings
 from twophase.errors import CatalogError
 from twophase.failpoints import Failpoint, step

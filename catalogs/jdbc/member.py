@@ -122,13 +122,18 @@ class Member(TwoPhaseCatalogTable):
         return "emptied" in self.document
 
     @property
+    def drops_the_renamed(self) -> bool:
+        """Whether the transaction drops a table by a name that only it gives to the table."""
+        return self.effect == DROP and self.empties_the_renamed
+
+    @property
     def shares_appends(self) -> bool:
         return self.effect == APPEND
 
     @property
     def dropped(self) -> ObjectPath | None:
         """The table that a DROP TABLE of its transaction takes away, by its present name; None if there is none."""
-        if self.effect == DROP and self.empties_the_renamed:
+        if self.drops_the_renamed:
             return self.former
         return self.path if self.drops and self.document["seen"] is not None else None
 
@@ -183,8 +188,9 @@ class Member(TwoPhaseCatalogTable):
         self.check_table(connection)
         if self.empties_the_renamed:
             self._check_emptied(connection)
-        if self.is_watched and (last or not self.document.get("autocommit")):
-            self.check_content(connection, lock=last)
+        if last or not self.document.get("autocommit"):
+            for table in self.watched:
+                self.check_content(connection, table, lock=last)
 
     def check_table(self, connection: sa.Connection) -> None:
         """:meth:`check_target` without the rows.
@@ -235,29 +241,32 @@ class Member(TwoPhaseCatalogTable):
         )
 
     @property
-    def is_watched(self) -> bool:
-        """Whether changes that other programs make to the target's rows are a conflict."""
-        return self.effect != APPEND and (self.document["seen"] or {}).get("content") is not None
+    def watched(self) -> Mapping[ObjectPath, Any]:
+        """The content, as seen, of tables of which changes that other programs make to the rows are a conflict."""
+        if self.effect == APPEND:
+            return {}
+        found = {self.path: (self.document["seen"] or {}).get("content")}
+        if self.empties_the_renamed:
+            found[self.former] = self.document["emptied"].get("content")
+        return {table: content for table, content in found.items() if content is not None}
 
-    def check_content(self, connection: sa.Connection, *, lock: bool = False) -> None:
-        """Refuse to publish if another program has committed a change to the target's rows.
+    def check_content(self, connection: sa.Connection, table: ObjectPath, *, lock: bool = False) -> None:
+        """Refuse to publish if another program has committed a change to the rows of a watched table.
 
         Raises
         ------
         WriteConflictError
         """
-        if self.store.database.content(connection, self.path, lock=lock) != self.document["seen"]["content"]:
+        if self.store.database.content(connection, table, lock=lock) != self.watched[table]:
             raise self.conflict("another program changed its rows meanwhile")
 
     def _check_emptied(self, connection: sa.Connection) -> None:
-        """Refuse to publish if another program has changed rows of the renamed table, which is locked, that go."""
-        database, content = self.store.database, self.document["emptied"].get("content")
+        """Refuse to publish if the renamed table, whose rows go, is not there, or its rows must not be removed."""
+        database = self.store.database
         if database.table_kind(connection, self.former) is None:
             raise self.conflict(f"{self.former} was dropped meanwhile")
         if self.has_rows and (why := database.overwrite_reason(connection, self.former)):
             raise self.conflict(f"meanwhile {why}")
-        if content is not None and database.content(connection, self.former) != content:
-            raise self.conflict("another program changed its rows meanwhile")
 
     def conflict(self, why: str) -> WriteConflictError:
         """The error for a conflict with another writer."""

@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from twophase.catalogs.jdbc import infile, rendering
 from twophase.catalogs.jdbc.database import Column, Database, type_of
+from twophase.catalogs.keepalive import keep_alive
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath
 
@@ -132,6 +133,9 @@ class MySQL(Database):
     def configure(self, engine: sa.Engine) -> None:
         if engine.dialect.driver == "pymysql":
             sa.event.listen(engine, "do_connect", _allow_rows)
+            if "read_timeout" not in engine.url.query:
+                sa.event.listen(engine, "do_connect", _limit_login)
+                sa.event.listen(engine, "connect", _wait_for_answers)
 
     def learn(self, engine: sa.Engine, database: str) -> None:
         if not self._is_known:
@@ -288,12 +292,15 @@ class MySQL(Database):
         *,
         null: str | None = None,
         comment: str | None = None,
+        new_default: str | None = None,
     ) -> str:
         """A column's full definition for MODIFY COLUMN: attributes that are omitted would be lost."""
         facts = connection.execute(sa.text(_COLUMN), {"schema": table.database, "name": table.name, "column": column})
         nullable, data_type, default, extra, said = facts.one()
         words = [kind, null or ("NULL" if nullable == "YES" else "NOT NULL")]
-        if default is not None and not (self.is_mariadb(connection) and default == "NULL"):
+        if new_default is not None:
+            words += [f"DEFAULT {new_default}"] if new_default else []
+        elif default is not None and not (self.is_mariadb(connection) and default == "NULL"):
             words.append(f"DEFAULT {self.default(connection, data_type, default, extra)}")
         # EXTRA also describes generated columns and the like; the server refuses those.
         words += ["AUTO_INCREMENT"] if "auto_increment" in extra.lower() else []
@@ -475,6 +482,17 @@ class MySQL(Database):
 def _allow_rows(_: Any, __: Any, ___: Any, arguments: dict[str, Any]) -> None:
     """Announce support of LOAD DATA LOCAL to the server; PyMySQL itself still refuses to send any file."""
     arguments["client_flag"] = arguments.get("client_flag", 0) | infile.CLIENT_FLAG
+
+
+def _limit_login(_: Any, __: Any, ___: Any, arguments: dict[str, Any]) -> None:
+    """Apply the time limit of a connection to the login as well; PyMySQL itself does so only until a server accepts."""
+    arguments["read_timeout"] = arguments["connect_timeout"]
+
+
+def _wait_for_answers(connection: Any, _: Any) -> None:
+    """Wait for a statement as long as the server is there."""
+    connection._read_timeout = None
+    keep_alive(connection._sock)
 
 
 def _arrow(sql: str, kind: str, precision: int | None, scale: int | None) -> pa.DataType:

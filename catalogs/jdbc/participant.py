@@ -182,7 +182,7 @@ class JdbcParticipant(Member):
     def _try_drop(self, table: ObjectPath) -> None:
         """Find out what depends on the table now, and not after the decision: where possible, drop it and undo that."""
         with self.begin_transaction() as connection:
-            preserving.check_unreferred(self, connection)
+            preserving.check_unreferred(self, connection, table)
             if self.store.database.ddl_in_transaction:
                 self.store.database.drop(connection, table)
                 connection.rollback()
@@ -240,7 +240,7 @@ class JdbcParticipant(Member):
 
     def finish(self) -> None:
         if self.outcome() is Outcome.PUBLISHED:
-            publishing.tidy(self.store, self.place, self.key, self.path)
+            publishing.clean_up(self.store, self.place, self.key, self.path)
             with suppress(TwoPhaseError):  # A later publish tries again.
                 housekeeping.prune(self.store, self.catalog.environment, self.path)
 
@@ -261,11 +261,9 @@ class JdbcParticipant(Member):
         if self.effect == ALTER:
             return staged_altering.read_source(self)
         if self.brought.names:
-            raise AtomicityNotSupportedError(
-                f"{self.path} cannot be read by this transaction, which has brought columns to it.",
-                path=self.path,
-                transaction_id=self.transaction_id,
-                hint="Add the columns with ALTER TABLE before, or read it after the transaction.",
+            raise self._not_yet(
+                "can be neither read nor altered by this transaction, which has brought columns to it.",
+                "Commit before; or add the columns with ALTER TABLE first, and then write the rows.",
             )
         staged = self.place.staging
         adds = self.effect in (APPEND, RENAME) and not self.empties_the_renamed
@@ -274,18 +272,19 @@ class JdbcParticipant(Member):
             columns = [c for c in self.store.database.columns(connection, staged) if c.name != WAITING]
             waiting = self.may_wait and defaults.any_waits(self.store.database, connection, staged)
         if waiting:
-            raise AtomicityNotSupportedError(
-                f"Rows that this transaction has written to {self.path} cannot be read yet: the database gives "
-                "them values of its own when they are published.",
-                path=self.path,
-                transaction_id=self.transaction_id,
-                hint="Read the table before it is written, or after the transaction; or give all columns values.",
+            raise self._not_yet(
+                "cannot be read yet: the database gives rows of this transaction values of its own at the publish.",
+                "Read the table before it is written, or after the transaction; or give all columns values.",
             )
         # In a snapshot, rows that others have added since are not read.
         pinned = self.document["pinned" if self.effect == RENAME else "seen"]
         guards = {self.source: Version.seen(pinned)} if self.document.get("pins_reads") else {}
         reader = JdbcReader(self.store, tables, columns, guards)
         return ReadSource("batches", definition=definitions.as_read(self.definition), reader=reader)
+
+    def _not_yet(self, what: str, hint: str) -> AtomicityNotSupportedError:
+        message = f"{self.path} {what}"
+        return AtomicityNotSupportedError(message, path=self.path, transaction_id=self.transaction_id, hint=hint)
 
 
 def _names_of(df: Any) -> list[str]:

@@ -69,7 +69,7 @@ def plan_write(
             if effect == REPLACE and _is_anew(context.base):
                 facts["anew"] = True
             elif effect == REPLACE:
-                facts |= _replaced(store, connection, path, definition, facts)
+                facts |= _replaced(store, connection, path, definition)
                 effect = facts.pop("effect")
         empties = is_renamed and purpose is Purpose.INSERT_OVERWRITE
         if effect == OVERWRITE or empties:
@@ -233,9 +233,7 @@ def _new_table(store: Store, path: ObjectPath, definition: TableDefinition) -> D
     }
 
 
-def _replaced(
-    store: Store, connection: sa.Connection, path: ObjectPath, definition: TableDefinition, facts: Document
-) -> Document:
+def _replaced(store: Store, connection: sa.Connection, path: ObjectPath, definition: TableDefinition) -> Document:
     """Return what a replace takes over from the old table, and whether the old table itself must be kept."""
     database = store.database
     types = {column.name: column.type for column in database.columns(connection, path)}
@@ -245,12 +243,12 @@ def _replaced(
     same = sorted(name for name, kind in new.items() if types.get(name, "").lower() == kind.lower())
     work = preserver(connection, database, path, path, frozenset(same))
     lost = work.dependents()
-    unchanged = list(new) == list(types) and len(same) == len(types)
+    unchanged = list(new) == list(types) and len(same) == len(types) and not defaults.redefaulted(definition)
     if not lost and not (unchanged and database.keeps_tables):
         return {"effect": REPLACE, "definition": kept.to_document(), "same": same}
     if not unchanged:
         raise CatalogError(
-            f"{path} cannot be replaced with other columns: {', '.join(lost)} would be lost.",
+            f"{path} cannot be replaced with other columns, or defaults: {', '.join(lost)} would be lost.",
             path=path,
             hint="Drop that first, or keep the columns as they are: then the old table stays, with all of it, and gets "
             "the new rows.",

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import sqlalchemy as sa
 
+from twophase.catalogs.jdbc import defaults
 from twophase.catalogs.jdbc.database import Database
 from twophase.catalogs.jdbc.dependents import Preserver
 from twophase.catalogs.jdbc.dependents_generic import GenericPreserver
@@ -32,11 +33,12 @@ def preserver(
     return _KINDS.get(database.title, GenericPreserver)(connection, database, old, staging, names)
 
 
-def _of(member: Member, connection: sa.Connection) -> Preserver:
-    database = member.store.database
-    return preserver(
-        connection, database, member.path, member.place.staging, frozenset(member.document.get("same", ()))
-    )
+def _of(member: Member, connection: sa.Connection, table: ObjectPath | None = None) -> Preserver:
+    same = frozenset(member.document.get("same", ()))
+    work = preserver(connection, member.store.database, table or member.path, member.place.staging, same)
+    if "definition" in member.document:  # Not of a DROP.
+        work.redefaulted = defaults.redefaulted(member.definition)
+    return work
 
 
 def with_attributes(member: Member, connection: sa.Connection) -> list[tuple[str, str]]:
@@ -71,14 +73,14 @@ def check_alone(member: Member, connection: sa.Connection) -> Preserver:
     return work
 
 
-def check_unreferred(member: Member, connection: sa.Connection) -> None:
-    """Refuse to drop a table to which others refer.
+def check_unreferred(member: Member, connection: sa.Connection, table: ObjectPath) -> None:
+    """Refuse to drop a table to which others refer, by the name that it has before the publish.
 
     Raises
     ------
     CatalogError
     """
-    if found := _of(member, connection).referring():
+    if found := _of(member, connection, table).referring():
         raise CatalogError(
             f"{member.path} was not dropped: {', '.join(found)} refers to it.",
             path=member.path,

@@ -46,7 +46,7 @@ from twophase.model import ObjectPath
 
 DROP_STAGING = Failpoint("jdbc.drop_staging")
 DROP_LEDGER = Failpoint("jdbc.drop_ledger")
-DROP_ASIDE = Failpoint("jdbc.drop_aside")
+DROP_BACKUP = Failpoint("jdbc.drop_backup")
 DROP_DONE = Failpoint("jdbc.drop_done")
 
 
@@ -88,15 +88,7 @@ def publish(store: Store, members: Sequence[Member]) -> None:
         first.check_identity(connection)
         waiting = [member for member in members if not _is_published(connection, member)]
         for member in waiting:
-            member.check_staged(connection)
-            if publishing_in_steps.is_under_way(store, connection, member.place):
-                continue
-            # For new columns the lock of an ALTER TABLE: two that first share one would wait for each other.
-            alters = member.brought.names or member.effect == ALTER or member.is_left or member.drops
-            store.database.lock_target(connection, member.path, REPLACE if alters else member.effect)
-            if member.empties_the_renamed:
-                store.database.lock_target(connection, member.former, REPLACE)
-            member.check_target(connection, last=renaming is None)
+            _lock_and_check(store, connection, member, last=renaming is None)
         if waiting and renaming is not None:
             _rename(renaming, connection, waiting)
             return
@@ -114,10 +106,22 @@ def publish(store: Store, members: Sequence[Member]) -> None:
             store.record_published(connection, member.home, member.key, member.path)
 
 
+def _lock_and_check(store: Store, connection: sa.Connection, member: Member, *, last: bool) -> None:
+    member.check_staged(connection)
+    if publishing_in_steps.is_under_way(store, connection, member.place):
+        return
+    # For new columns the lock of an ALTER TABLE: two that first share one would wait for each other.
+    alters = member.brought.names or member.effect == ALTER or member.is_left or member.drops
+    store.database.lock_target(connection, member.path, REPLACE if alters else member.effect)
+    if member.empties_the_renamed:
+        store.database.lock_target(connection, member.former, REPLACE)
+    member.check_target(connection, last=last)
+
+
 def _give_names(store: Store, connection: sa.Connection, members: Sequence[Member]) -> None:
     """Rename tables, before new ones get the names that they leave."""
     for member in members:
-        if member.effect == DROP and member.empties_the_renamed:
+        if member.drops_the_renamed:
             store.database.drop(connection, member.former)
         if member.effect == RENAME and member.drops and member.document["seen"] is not None:
             store.database.drop(connection, member.path)
@@ -126,21 +130,30 @@ def _give_names(store: Store, connection: sa.Connection, members: Sequence[Membe
 
 
 def _renames(store: Store, members: Sequence[Member]) -> list[tuple[ObjectPath, ObjectPath]]:
-    """Return the renames of tables, as old and new names, in an order in which each new name is free."""
+    """Return the renames of tables, as old and new names, in an order in which each new name is free.
+
+    A table that is dropped by its new name gets a hidden one, where it is not dropped before.
+    """
     canonical = store.database.canonical
     left = {canonical(m.former): (m.former, m) for m in members if m.effect == RENAME}
+    if not store.database.ddl_in_transaction:
+        left |= {canonical(m.former): (m.former, m) for m in members if m.drops_the_renamed}
     result = []
     while left:
-        free = [key for key, (_, member) in left.items() if canonical(member.path) not in left]
+        free = [key for key, (_, member) in left.items() if canonical(_new_name(member)) not in left]
         if free:
             table, member = left.pop(free[0])
-            result.append((table, member.path))
+            result.append((table, _new_name(member)))
         else:  # They exchange their names: one makes room, by a name that none but this publish ever sees.
             table, member = left.pop(next(iter(left)))
             hidden = ObjectPath.of(table.database, member.place.backup.name)
             result.append((table, hidden))
             left[canonical(hidden)] = hidden, member
     return result
+
+
+def _new_name(member: Member) -> ObjectPath:
+    return member.place.backup if member.drops_the_renamed else member.path
 
 
 def _apply(member: Member, connection: sa.Connection) -> None:
@@ -181,12 +194,12 @@ def _exchange(member: Member, connection: sa.Connection) -> None:
 
 
 def _rename(database: MySQL, connection: sa.Connection, members: Sequence[Member]) -> None:
-    backed_up = [m for m in members if m.effect in (REPLACE, ALTER_COPY) or m.drops]
-    pairs = [(m.path, m.place.backup) for m in backed_up if m.document["seen"] is not None]
+    backed_up = [m for m in members if m.effect in (REPLACE, ALTER_COPY) or m.dropped == m.path]
+    pairs = [(m.path, m.place.backup) for m in backed_up]
     pairs += _renames(members[0].store, members)
     pairs += [(m.place.staging, m.path) for m in members if m.effect not in (DROP, LEAVE, RENAME)]
     pairs += [(m.place.ledger, m.place.done) for m in members]
-    watched = {member.path: member for member in members if member.is_watched}
+    watched = {table: member for member in members for table in member.watched}
     if not watched:
         _check_alone(connection, members)
         database.rename_all(connection, pairs)
@@ -196,12 +209,12 @@ def _rename(database: MySQL, connection: sa.Connection, members: Sequence[Member
     kinds = {table: table_locks.READ if m.drops else table_locks.WRITE for table, m in watched.items()}
     database.run(connection, "COMMIT")  # What it has read would keep the others from their locks.
     with table_locks.held(database, store.engine(home), kinds, store.settings.display_url) as locks:
-        for member in watched.values():
+        for table, member in watched.items():
             if locks is None:
-                member.check_content(connection, lock=True)
+                member.check_content(connection, table, lock=True)
                 member.check_table(connection)  # Nothing had kept others from it since the first look.
             else:
-                member.check_content(locks.connection_of(member.path))
+                member.check_content(locks.connection_of(table), table)
                 locks.keep_meanwhile()
         if locks is None:
             _check_alone(connection, members)
@@ -209,13 +222,13 @@ def _rename(database: MySQL, connection: sa.Connection, members: Sequence[Member
             return
         locks.take_alone()
         _check_alone(connection, members)
-        for member in watched.values():
+        for table, member in watched.items():
             member.check_table(connection)
-            if locks.is_awaited(member.path):
+            if locks.is_awaited(table):
                 raise member.conflict("another session waits to define it anew")
             # Without transactions rows wait elsewhere, and may have got in between the locks.
-            if not member.drops and database.writable_reason(connection, member.path):
-                member.check_content(locks.connection_of(member.path))
+            if not member.drops and database.writable_reason(connection, table):
+                member.check_content(locks.connection_of(table), table)
         others = [old for old, _ in pairs if old not in watched and not store.is_hidden(old.name)]
         try:
             with locks.given_to(connection, others):
@@ -232,8 +245,8 @@ def _check_alone(connection: sa.Connection, members: Sequence[Member]) -> None:
             altering_by_copy.check_unchanged(member, connection)
         elif member.preserves:
             preserving.check_alone(member, connection)
-        elif member.drops:
-            preserving.check_unreferred(member, connection)
+        elif member.dropped is not None:
+            preserving.check_unreferred(member, connection, member.dropped)
         elif member.is_left:
             # Not locked: what others write to it from here on goes along with it, or finds no table of that name.
             member.check_table(connection)
@@ -298,7 +311,7 @@ def remove_staged(store: Store, place: Place, transaction_id: str, key: str, *, 
             database.drop(connection, place.ledger)
 
 
-def tidy(store: Store, place: Place, key: str, path: ObjectPath) -> None:
+def clean_up(store: Store, place: Place, key: str, path: ObjectPath) -> None:
     """Clean up after a publish; the publish is recorded first. Idempotent."""
     database, home = store.database, place.ledger.database
     with exclusive(store, home, [place.key], path=path) as connection:
@@ -306,14 +319,14 @@ def tidy(store: Store, place: Place, key: str, path: ObjectPath) -> None:
         if place.done.name in there:
             with step(publishing_in_steps.RECORD):
                 _record(store, connection, home, key, path)
-            with step(DROP_ASIDE):
+            with step(DROP_BACKUP):
                 database.drop(connection, place.backup)
             with step(DROP_DONE):
                 database.drop(connection, place.done)
         elif place.ledger.name in there:  # Rows were copied from the staging table, or it was renamed on its own.
             if publishing_in_steps.is_published(store, connection, place, there):
                 publishing_in_steps.record(store, place, key, path)
-            with step(DROP_ASIDE):
+            with step(DROP_BACKUP):
                 database.drop(connection, place.backup)
             with step(DROP_STAGING):
                 database.drop(connection, place.staging)
@@ -327,9 +340,9 @@ def _record(store: Store, connection: sa.Connection, home: str, key: str, path: 
         store.record_published(connection, home, key, path)
 
 
-def tidy_published(store: Store, place: Place, key: str, path: ObjectPath) -> None:
-    """:func:`tidy`, but only if the publish happened."""
+def clean_up_published(store: Store, place: Place, key: str, path: ObjectPath) -> None:
+    """:func:`clean_up`, but only if the publish happened."""
     with exclusive(store, place.ledger.database, [place.key], path=path) as connection:
         published = is_recorded(store, connection, place, key)
     if published:
-        tidy(store, place, key, path)
+        clean_up(store, place, key, path)

@@ -17,7 +17,7 @@ from twophase.failpoints import Failpoint, step
 from twophase.model import ObjectPath
 
 MARK = Failpoint("jdbc.mark")
-MOVE_ASIDE = Failpoint("jdbc.move_aside")
+BACK_UP = Failpoint("jdbc.back_up")
 MOVE_IN = Failpoint("jdbc.move_in")
 RECORD = Failpoint("jdbc.record")
 MOVE_BACK = Failpoint("jdbc.move_back")
@@ -34,7 +34,7 @@ def swap(member: Member) -> None:
     with store.begin(home, path=member.path, read_only=True) as connection:
         moved = is_under_way(store, connection, place)
     if member.effect == "replace" and not moved:
-        with step(MOVE_ASIDE), store.begin(home, path=member.path) as connection:
+        with step(BACK_UP), store.begin(home, path=member.path) as connection:
             database.rename(connection, member.path, place.backup)
     with step(MOVE_IN), store.begin(home, path=member.path) as connection:
         database.rename(connection, place.staging, member.path)

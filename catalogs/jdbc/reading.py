@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from twophase.catalog.reading import BatchReader, Filter
 from twophase.catalogs.jdbc import errors
 from twophase.catalogs.jdbc.database import Column, Database
-from twophase.catalogs.jdbc.databases import open_database
+from twophase.catalogs.jdbc.dialects import open_database
 from twophase.catalogs.jdbc.options import Settings
 from twophase.catalogs.jdbc.store import Store
 from twophase.errors import WriteConflictError

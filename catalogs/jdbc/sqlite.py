@@ -345,7 +345,9 @@ def _only_to_what_is_there(dialect: Any, record: Any, arguments: list[str], opti
 
 def _configure(connection: sqlite3.Connection, _: Any) -> None:
     connection.isolation_level = None  # _begin sends BEGIN itself.
-    connection.execute("PRAGMA synchronous = FULL")  # Regardless of this SQLite's default.
+    # A commit ends by removing the journal. With less than EXTRA its directory is not synced then, so that a power cut
+    # could bring the journal back, and SQLite would undo what it had committed.
+    connection.execute("PRAGMA synchronous = EXTRA")
 
 
 def _begin(connection: sa.Connection) -> None:

@@ -125,6 +125,16 @@ def is_renamed(document: Mapping[str, Any]) -> bool:
     return document["effect"] == RENAME or (document["effect"] == DROP and "emptied" in document)
 
 
+def takes_dropped_name(document: Mapping[str, Any]) -> bool:
+    """Return whether a document is that of a renamed table that gets the name of one which its transaction drops.
+
+    Parameters
+    ----------
+    document : mapping
+    """
+    return is_renamed(document) and bool(document.get("anew"))
+
+
 def read_source(member: Member) -> ReadSource:
     """Return the source of the rows of a renamed table, which still has its former name."""
     return pinned_reads.source_as_planned(member, member.former, member.document["pinned"])

@@ -33,7 +33,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from twophase.catalog import Catalog
 from twophase.catalogs.jdbc import definitions, errors
 from twophase.catalogs.jdbc.database import Database
-from twophase.catalogs.jdbc.databases import open_database
+from twophase.catalogs.jdbc.dialects import open_database
 from twophase.catalogs.jdbc.options import Settings
 from twophase.catalogs.jdbc.sqlite import SQLite
 from twophase.errors import CatalogError, TableNotExistError

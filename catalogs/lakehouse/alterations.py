@@ -12,7 +12,7 @@ from pyiceberg.table.sorting import SortOrder
 from pyiceberg.table.update import RemovePropertiesUpdate, SetPropertiesUpdate, TableUpdate
 
 from twophase.catalog import TableChange
-from twophase.catalog.column_changes import OF_PARTITIONING, OF_THE_TABLE, ColumnChanges, default_sql
+from twophase.catalog.column_changes import OF_PARTITIONING, OF_THE_TABLE, ColumnChanges, gives_default
 from twophase.catalogs.lakehouse import definitions, manifests, sorting
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath
@@ -85,7 +85,7 @@ def converted(
     for change in changes:
         if change.kind in ("add_column", "rename_column"):
             _check_name(path, change.arguments.get("name") or change.path[-1])
-        if change.kind == "add_column" and default_sql(change) is not None:
+        if gives_default(change):
             raise CatalogError(
                 f"{path}: a table of Iceberg's format version 2 has no DEFAULT; nothing was changed.", path=path
             )

@@ -13,7 +13,7 @@ from pyiceberg.table.update import AddSchemaUpdate, SetCurrentSchemaUpdate, Tabl
 from twophase.catalog import TableChange
 from twophase.catalogs.lakehouse import alterations, definitions, partition_fields, publishing, sorting
 from twophase.catalogs.lakehouse.alterations import holds_no_null
-from twophase.catalogs.lakehouse.home import Lakehouse
+from twophase.catalogs.lakehouse.lakehouse import Lakehouse
 from twophase.catalogs.lakehouse.planning import check_writable
 from twophase.catalogs.lakehouse.schema_on_write import keyed
 from twophase.catalogs.lakehouse.store import Loaded, Store

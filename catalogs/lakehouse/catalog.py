@@ -55,18 +55,27 @@ from twophase.catalogs.lakehouse import (
     schema_on_write,
     tables,
 )
-from twophase.catalogs.lakehouse.dropping import RENAMED, LakehouseDrop, plan_drop
+from twophase.catalogs.lakehouse.dropping import LakehouseDrop, plan_drop
 from twophase.catalogs.lakehouse.file_access import FileAccess
-from twophase.catalogs.lakehouse.home import Lakehouse, LakehouseBase
 from twophase.catalogs.lakehouse.inspecting import INSPECTIONS, inspect
 from twophase.catalogs.lakehouse.kept import KeptTables
+from twophase.catalogs.lakehouse.lakehouse import Lakehouse, LakehouseBase
 from twophase.catalogs.lakehouse.participant import LakehouseParticipant, check_store
 from twophase.catalogs.lakehouse.planning import plan_write, state_version
 from twophase.catalogs.lakehouse.reading_arrow import Rows
 from twophase.catalogs.lakehouse.snapshots import current_id
 from twophase.catalogs.lakehouse.sources import source_as_of, source_of
 from twophase.catalogs.lakehouse.staged_altering import plan_alter
-from twophase.catalogs.lakehouse.staged_renaming import LakehouseRename, is_renamed, plan_leave, plan_rename
+from twophase.catalogs.lakehouse.staged_renaming import (
+    LakehouseRename,
+    LakehouseRenamedRows,
+    is_renamed,
+    kind_of,
+    plan_leave,
+    plan_rename,
+    plan_renamed_rows,
+    takes_rows,
+)
 from twophase.catalogs.lakehouse.store import Also, Store
 from twophase.errors import (
     CatalogError,
@@ -361,6 +370,9 @@ class LakehouseCatalog(
             return None
         context = context or WriteContext.alone(self.name)
         self.check_path(path)
+        if purpose.inserts and takes_rows(context.base):
+            rows = plan_renamed_rows(self.lakehouse, path, definition, purpose, context, time.time())
+            return LakehouseRenamedRows(self, rows)
         failures.refuse_renamed(path, context, is_renamed)
         document = plan_write(self.lakehouse, path, definition, purpose, context, time.time())
         return LakehouseParticipant(self, document)
@@ -372,7 +384,6 @@ class LakehouseCatalog(
             return None  # The record of a drop must change with the pointer: afterwards no table shows it.
         context = context or WriteContext.alone(self.name)
         self.check_path(path)
-        failures.refuse_renamed(path, context, is_renamed)
         return LakehouseDrop(self, plan_drop(self.lakehouse, path, context, time.time(), purge=purge))
 
     def two_phase_alter_table(
@@ -398,19 +409,14 @@ class LakehouseCatalog(
         return LakehouseDrop(self, plan_leave(self.lakehouse, path, context, time.time()))
 
     def is_renamed(self, participant: TwoPhaseCatalogTable) -> bool:
-        return isinstance(participant, LakehouseRename)
+        return isinstance(participant, LakehouseRename | LakehouseRenamedRows)
 
     def restore(self, document: Mapping[str, Any]) -> TwoPhaseCatalogTable:
         if (database := staged_databases.restored(self, document)) is not None:
             with suppress(CatalogError):
                 check_store(database, self.store)
             return database
-        kind: type[LakehouseParticipant] = LakehouseParticipant
-        if document["purpose"] == Purpose.DROP_TABLE.value:
-            kind = LakehouseDrop
-        elif RENAMED in document:
-            kind = LakehouseRename
-        restored = kind(self, document)
+        restored = kind_of(document)(self, document)
         with suppress(CatalogError):  # If the catalog does not answer, the check is repeated before any change.
             restored.check_identity()
         restored.leave_tries()  # What the previous process left is unknown.

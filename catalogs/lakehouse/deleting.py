@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from twophase.catalog.reading import Deletion, Filter, ReadSource
-from twophase.catalogs.lakehouse.home import Lakehouse
+from twophase.catalogs.lakehouse.lakehouse import Lakehouse
 from twophase.catalogs.lakehouse.planning import check_writable, state_version
 from twophase.catalogs.lakehouse.reading import ListedFiles, ManifestReader, State
 from twophase.catalogs.lakehouse.snapshots import current_id

@@ -5,7 +5,7 @@ from __future__ import annotations
 from twophase.catalogs.files import base_name, join, normal, parent
 from twophase.catalogs.lakehouse import reachable
 from twophase.catalogs.lakehouse.errors import UnreadableMetadataError
-from twophase.catalogs.lakehouse.home import Lakehouse
+from twophase.catalogs.lakehouse.lakehouse import Lakehouse
 from twophase.catalogs.lakehouse.store import Dropped, Loaded
 from twophase.catalogs.location_identity import Identities
 from twophase.errors import CatalogError

@@ -9,7 +9,8 @@ from typing import Any
 
 from twophase.catalog.reading import ReadSource
 from twophase.catalogs.lakehouse import dropped, earlier_states, layout, reachable
-from twophase.catalogs.lakehouse.home import Lakehouse
+from twophase.catalogs.lakehouse.lakehouse import Lakehouse
+from twophase.catalogs.lakehouse.member import DROPS
 from twophase.catalogs.lakehouse.participant import LakehouseParticipant
 from twophase.catalogs.lakehouse.snapshots import DROP, Seen
 from twophase.catalogs.lakehouse.store import PUBLISHED, Loaded, Move
@@ -19,18 +20,24 @@ from twophase.model import Level, ObjectPath, Outcome, Purpose, WriteContext
 CHECK_DROP = Failpoint("lakehouse.check_drop")
 PURGE_DROPPED = Failpoint("lakehouse.purge_dropped")
 
-#: Key of the documents of a rename's two participants; in that of the new name it is the state of the table.
+#: Of the documents of a renamed table, under either of its names.
 RENAMED = "renamed"
+#: Of the document of a new name: the table that has it when the statement begins; None if there is none.
+DISPLACED = "displaced"
 
 
-def _of_the_table(
-    lakehouse: Lakehouse, path: ObjectPath, loaded: Loaded | None, context: WriteContext
-) -> dict[str, Any]:
-    if context.base is not None:
-        return {"seen": context.base["seen"], "location": context.base["location"]}
-    if loaded is None:
-        raise lakehouse.no_table(path)
-    return {"seen": Seen.document_of(loaded), "location": loaded.metadata.location}
+def _of_the_table(lakehouse: Lakehouse, path: ObjectPath, loaded: Loaded | None, base: Any) -> dict[str, Any]:
+    """The table that is dropped, and what has its name."""
+    if base is None:
+        if loaded is None:
+            raise lakehouse.no_table(path)
+        seen = Seen.document_of(loaded)
+        return {"seen": seen, "location": loaded.metadata.location, DROPS: [seen]}
+    if DISPLACED in base:
+        drops = [*base[DROPS], base["seen"]]
+        return {"seen": base[DISPLACED], "location": base["location"], DROPS: drops, RENAMED: True}
+    drops = [] if base["seen"] is None else [base["seen"]]
+    return {"seen": base["seen"], "location": base["location"], DROPS: drops}
 
 
 def plan_drop(
@@ -45,12 +52,16 @@ def plan_drop(
     CatalogError
         Its metadata cannot be read, or its files must not be removed by ``purge``.
     """
-    loaded = lakehouse.load_to_write(path)
+    base = context.base
+    if base is not None and DISPLACED in base:
+        loaded: Loaded | None = Seen(base["seen"]).loaded(lakehouse.store, path)
+    else:
+        loaded = lakehouse.load_to_write(path)
     if loaded is not None and purge:
         reachable.require_own_files(path, loaded)
     return {
         **document_of(path, Purpose.DROP_TABLE, DROP, context, since),
-        **_of_the_table(lakehouse, path, loaded, context),
+        **_of_the_table(lakehouse, path, loaded, base),
         "purge": purge,
     }
 
@@ -89,11 +100,8 @@ class LakehouseDrop(LakehouseParticipant):
         return earlier_states.replaced_state(self._as_seen())
 
     def _as_seen(self) -> Loaded | None:
-        """The table that it drops; None if only its transaction has created it."""
-        if self.seen is None:
-            return None
-        location = str(self.seen.document["metadata_location"])
-        return Loaded(location, self.store.metadata(self.path, location))
+        """The table that has the name; None if only its transaction has given it to one."""
+        return None if self.seen is None else self.seen.loaded(self.store, self.path)
 
     # -- after the decision --------------------------------------------------------------------------------------
 
@@ -106,13 +114,13 @@ class LakehouseDrop(LakehouseParticipant):
             It is not the one that the statement saw.
         """
         self.check_target(current)
-        return Move(self.path, self.names, current, None, renames=RENAMED in self.document)
+        return Move(self.path, self.names, current, None, dropped=self.dropped)
 
     def published_move(self) -> Move | None:
         record = self.store.staged(self.name)
         if record is None or record.state != PUBLISHED or self.store.pointer(self.path) is not None:
             return None
-        return Move(self.path, self.names, self._as_seen(), None)
+        return Move(self.path, self.names, self._as_seen(), None, dropped=self.dropped)
 
     def _is_in_history(self) -> bool:
         """No table shows that another one was dropped: without its record that is unknown."""
@@ -122,7 +130,7 @@ class LakehouseDrop(LakehouseParticipant):
         record = self.store.staged(self.name)
         if record is None or record.state != PUBLISHED:
             return
-        if self.document["purge"] and self.seen is not None:
+        if self.document["purge"] and self.document[DROPS]:
             with step(PURGE_DROPPED):
                 dropped.purge(self.lakehouse, str(self.document["location"]))
         self.store.settle(self.name)

@@ -19,7 +19,7 @@ from pyiceberg.table.snapshots import Operation
 from twophase.catalog.reading import ReadSource
 from twophase.catalog.snapshots import Change
 from twophase.catalogs.lakehouse.errors import UnreadableMetadataError
-from twophase.catalogs.lakehouse.home import Lakehouse
+from twophase.catalogs.lakehouse.lakehouse import Lakehouse
 from twophase.catalogs.lakehouse.planning import state_version
 from twophase.catalogs.lakehouse.reading import State, WithoutAppends
 from twophase.catalogs.lakehouse.snapshots import (

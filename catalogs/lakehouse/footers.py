@@ -92,7 +92,7 @@ class Registrar:
             self._check_ids(location, file.schema_arrow)
             if file.metadata.num_rows == 0:
                 return None
-            self._check_nulls(location, file.metadata)
+            self._check_nulls(file.metadata)
             partition = [self._partition_value(location, file, part) for part in self.spec.fields]
             return self._data_file(location, len(source), file.metadata, Record(*partition))
 
@@ -132,7 +132,7 @@ class Registrar:
             **statistics.to_serialized_dict(),
         )
 
-    def _check_nulls(self, location: str, footer: pq.FileMetaData) -> None:
+    def _check_nulls(self, footer: pq.FileMetaData) -> None:
         required = {column.field_id for column in self.schema.fields if column.required}
         for chunk in _chunks(footer):
             number = self._ids[chunk.path_in_schema]

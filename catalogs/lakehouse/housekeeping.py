@@ -15,7 +15,7 @@ from twophase.catalog import Leftover
 from twophase.catalogs.files import parent
 from twophase.catalogs.lakehouse import dropped, publishing, reachable, rollback
 from twophase.catalogs.lakehouse.errors import UnreadableMetadataError
-from twophase.catalogs.lakehouse.home import Lakehouse
+from twophase.catalogs.lakehouse.lakehouse import Lakehouse
 from twophase.catalogs.lakehouse.layout import Place
 from twophase.catalogs.lakehouse.publish_lookup import place_of
 from twophase.catalogs.lakehouse.snapshots import TRANSACTION_ID, line_of

@@ -19,7 +19,7 @@ from pyiceberg.table.update import RemoveSnapshotRefUpdate, SetSnapshotRefUpdate
 from twophase.catalog.reading import ReadSource
 from twophase.catalogs.lakehouse import definitions, manifests, publishing
 from twophase.catalogs.lakehouse.errors import UnreadableMetadataError
-from twophase.catalogs.lakehouse.home import Lakehouse
+from twophase.catalogs.lakehouse.lakehouse import Lakehouse
 from twophase.catalogs.lakehouse.participant import LakehouseParticipant
 from twophase.catalogs.lakehouse.planning import check_writable
 from twophase.catalogs.lakehouse.snapshots import REPLACE, current_id, iceberg_document

@@ -17,7 +17,7 @@ from pyiceberg.table.sorting import SortOrder
 from twophase.catalog import TwoPhaseCatalogTable
 from twophase.catalogs.lakehouse import manifests
 from twophase.catalogs.lakehouse.changes import Changes
-from twophase.catalogs.lakehouse.home import Lakehouse, LakehouseBase
+from twophase.catalogs.lakehouse.lakehouse import Lakehouse, LakehouseBase
 from twophase.catalogs.lakehouse.layout import Place
 from twophase.catalogs.lakehouse.manifests import Work
 from twophase.catalogs.lakehouse.snapshots import APPEND, DROP, OVERWRITE, REPLACE, Seen, is_ancestor
@@ -26,6 +26,9 @@ from twophase.errors import TransactionAborted, WriteConflictError
 from twophase.model import OverwriteScope
 from twophase.schema import Schema, from_iceberg, to_iceberg
 from twophase.transactions import failures
+
+#: Of documents: the tables that are dropped with the publish, as their statements have seen them.
+DROPS = "drops"
 
 
 class Member(TwoPhaseCatalogTable):
@@ -64,7 +67,7 @@ class Member(TwoPhaseCatalogTable):
 
     @property
     def effect(self) -> str:
-        """``create``, ``replace``, ``append``, ``overwrite`` or ``drop``."""
+        """``create``, ``replace``, ``append``, ``overwrite``, ``drop`` or ``rename``."""
         return str(self.document["effect"])
 
     @cached_property
@@ -80,6 +83,11 @@ class Member(TwoPhaseCatalogTable):
     def seen(self) -> Seen | None:
         """The table when the statement began; None if it did not exist."""
         return None if self.document["seen"] is None else Seen(self.document["seen"])
+
+    @property
+    def dropped(self) -> list[Loaded]:
+        """The tables that are dropped with its publish."""
+        return [Seen(found).loaded(self.store, self.path) for found in self.document.get(DROPS, ())]
 
     @cached_property
     def schema(self) -> Schema:
@@ -170,6 +178,16 @@ class Member(TwoPhaseCatalogTable):
         WriteConflictError
         """
         seen = self.seen
+        self._check_name(current, seen, as_seen=self.effect in (REPLACE, DROP))
+        if current is None or seen is None:
+            return
+        if not is_ancestor(current.metadata, seen.snapshot_id):
+            raise self.conflict("it was replaced or rolled back meanwhile")
+        if self.effect in (APPEND, OVERWRITE):
+            self._check_layout(current.metadata)
+
+    def _check_name(self, current: Loaded | None, seen: Seen | None, *, as_seen: bool) -> None:
+        """Refuse another table than the one that was seen by the name; with ``as_seen`` also one that was changed."""
         if seen is None:
             if current is not None:
                 raise self.conflict("another writer created it meanwhile")
@@ -178,12 +196,8 @@ class Member(TwoPhaseCatalogTable):
             raise self.conflict("it was dropped meanwhile")
         if str(current.metadata.table_uuid) != seen.document["uuid"]:
             raise self.conflict("it was dropped and created anew meanwhile")
-        if self.effect in (REPLACE, DROP) and current.location != seen.document["metadata_location"]:
+        if as_seen and current.location != seen.document["metadata_location"]:
             raise self.conflict("another writer committed to it meanwhile, which this would undo")
-        if not is_ancestor(current.metadata, seen.snapshot_id):
-            raise self.conflict("it was replaced or rolled back meanwhile")
-        if self.effect in (APPEND, OVERWRITE):
-            self._check_layout(current.metadata)
 
     def _check_layout(self, metadata: TableMetadata) -> None:
         if metadata.specs().get(self.spec.spec_id) != self.spec:

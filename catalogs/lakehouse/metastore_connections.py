@@ -14,11 +14,34 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
+from urllib.parse import urlparse
 
 from pyiceberg.catalog.hive import _HiveClient
+from thrift.transport.TSocket import TSocket
+from thrift.transport.TTransport import TBufferedTransport, TTransportBase
 
+from twophase.catalogs.keepalive import keep_alive
+
+#: Seconds to wait for a connection, and for an answer: PyIceberg would wait for ever.
+CONNECT_SECONDS, ANSWER_SECONDS = 10, 600
 #: Idle seconds after which a connection is not reused: a firewall or proxy may have dropped it silently.
 _IDLE_SECONDS = 10.0
+
+
+class _Socket(TSocket):
+    def open(self) -> None:
+        self.setTimeout(1000 * CONNECT_SECONDS)
+        super().open()
+        self.setTimeout(1000 * ANSWER_SECONDS)
+        keep_alive(self.handle)
+
+
+class MetastoreClient(_HiveClient):
+    """PyIceberg's client, which does not wait for ever for a metastore that says nothing."""
+
+    def _init_thrift_transport(self) -> TTransportBase:
+        place = urlparse(self._uri)
+        return TBufferedTransport(_Socket(place.hostname, place.port))
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ WRITE = Failpoint("lakehouse.write")
 WRITE_MANIFEST = Failpoint("lakehouse.write_manifest")
 WRITE_LIST = Failpoint("lakehouse.write_list")
 OUTCOME = Failpoint("lakehouse.outcome")
-TIDY = Failpoint("lakehouse.tidy")
+CLEAN_UP = Failpoint("lakehouse.clean_up")
 
 
 class LakehouseParticipant(Member):
@@ -139,7 +139,7 @@ class LakehouseParticipant(Member):
             return
         if not self._is_known():
             raise self.gone()
-        current = self.store.load(self.path)
+        current = self.built_on(self.store.load(self.path))
         self._expect_tries()
         if "prepared" not in self.document:
             self._combine()
@@ -161,6 +161,16 @@ class LakehouseParticipant(Member):
         """Expect files of earlier tries if another object, perhaps in another process, has prepared it."""
         if self._plan is None and "prepared" in self.document:
             self.left_tries = True
+
+    def built_on(self, current: Loaded | None) -> Loaded | None:
+        """The table on which it is published, given the one that has its name: as a rule that is the one.
+
+        Raises
+        ------
+        WriteConflictError
+            It has another table than the statement saw.
+        """
+        return current
 
     def plan(self, current: Loaded | None) -> Plan:
         """Return the plan to publish on the current table: the prepared one, unless another writer has committed since.
@@ -244,9 +254,9 @@ class LakehouseParticipant(Member):
 
     def outcome(self) -> Outcome:
         # If the record of a prepared participant is gone, this may be an older copy of the catalog.
-        return self._told() or (Outcome.UNKNOWN if "prepared" in self.document else Outcome.NOT_PUBLISHED)
+        return self._recorded_outcome() or (Outcome.UNKNOWN if "prepared" in self.document else Outcome.NOT_PUBLISHED)
 
-    def _told(self) -> Outcome | None:
+    def _recorded_outcome(self) -> Outcome | None:
         """The outcome according to the Iceberg catalog; None if it has no trace of this participant."""
         try:
             self.check_identity()
@@ -276,7 +286,7 @@ class LakehouseParticipant(Member):
         return current is not None and find_published(current.metadata, self.name) is not None
 
     def abort(self) -> None:
-        outcome = self._told()  # None: an earlier abort has removed everything.
+        outcome = self._recorded_outcome()  # None: an earlier abort has removed everything.
         if outcome is Outcome.PUBLISHED:
             return
         if outcome is Outcome.UNKNOWN:
@@ -292,7 +302,7 @@ class LakehouseParticipant(Member):
         self.document.pop("prepared", None)
 
     def finish(self) -> None:
-        with step(TIDY):
+        with step(CLEAN_UP):
             self._remove_tries()
             for name in self.names:
                 self.store.settle(name)

@@ -32,7 +32,15 @@ from pyiceberg.table.update import (
     _update_table_metadata_log,
 )
 
-from twophase.catalogs.lakehouse import alterations, definitions, manifest_lists, manifests, merging, scopes, sorting
+from twophase.catalogs.lakehouse import (
+    alterations,
+    definitions,
+    manifest_lists,
+    manifest_merging,
+    manifests,
+    scopes,
+    sorting,
+)
 from twophase.catalogs.lakehouse.member import Member
 from twophase.catalogs.lakehouse.snapshots import (
     APPEND,
@@ -213,7 +221,7 @@ def _merged(member: Member, found: list[ManifestFile], metadata: TableMetadata) 
         return found
     work = replace(member.work(metadata, rebased=True), schema=metadata.schema())
     with step(MERGE):
-        merged = merging.merged(work, found)
+        merged = manifest_merging.merged(work, found)
     # Merged manifests are no longer listed, so their files are leftovers.
     member.left_tries = member.left_tries or len(merged) < len(found)
     return merged

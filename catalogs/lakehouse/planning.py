@@ -16,7 +16,7 @@ from twophase.catalog.schema_changes import MERGE_SCHEMA
 from twophase.catalogs.files import refuse_untried
 from twophase.catalogs.lakehouse import definitions, layout, schema_on_write, sorting, writing
 from twophase.catalogs.lakehouse.changes import Changes
-from twophase.catalogs.lakehouse.home import Lakehouse
+from twophase.catalogs.lakehouse.lakehouse import Lakehouse
 from twophase.catalogs.lakehouse.snapshots import (
     APPEND,
     CREATE,
@@ -62,7 +62,24 @@ def plan_write(
     CatalogError
         A name, column, type, option or target that an Iceberg table cannot have.
     """
-    loaded = lakehouse.load_to_write(path)
+    return plan_rows(lakehouse, path, lakehouse.load_to_write(path), definition, purpose, context, since)
+
+
+def plan_rows(
+    lakehouse: Lakehouse,
+    path: ObjectPath,
+    loaded: Loaded | None,
+    definition: TableDefinition,
+    purpose: Purpose,
+    context: WriteContext,
+    since: float,
+) -> Document:
+    """:func:`plan_write` on a table that is known, whatever name it has before the publish.
+
+    Raises
+    ------
+    CatalogError
+    """
     dropped = context.base is not None and context.base["effect"] == DROP
     anew = dropped or (context.base is not None and context.base.get("anew", False))
     if dropped:
@@ -75,7 +92,7 @@ def plan_write(
     effect = _effect(purpose, loaded, base)
     key = layout.key_of(path, context.transaction_id, context.ordinal)
     if not purpose.redefines:
-        facts = _insert(lakehouse, path, definition, loaded, base)
+        facts = _insert(path, definition, loaded, base)
     else:
         facts = _new_table(lakehouse, path, definition, loaded if effect == REPLACE else None, key)
         if effect == REPLACE and base is not None and not anew:
@@ -328,13 +345,7 @@ def _of_published(metadata: TableMetadata) -> Document:
     }
 
 
-def _insert(
-    lakehouse: Lakehouse,
-    path: ObjectPath,
-    rows: TableDefinition,
-    loaded: Loaded | None,
-    base: Mapping[str, Any] | None,
-) -> Document:
+def _insert(path: ObjectPath, rows: TableDefinition, loaded: Loaded | None, base: Mapping[str, Any] | None) -> Document:
     if base is not None:
         names = ("schema", "highest_field_id", "spec", "sort_order", "properties", "location", "uuid")
         facts = {name: base[name] for name in names}

@@ -11,7 +11,7 @@ from pyiceberg.table.update import TableUpdate, update_table_metadata
 
 from twophase.catalogs.files import Files
 from twophase.catalogs.lakehouse.dropping import LakehouseDrop
-from twophase.catalogs.lakehouse.home import Lakehouse
+from twophase.catalogs.lakehouse.lakehouse import Lakehouse
 from twophase.catalogs.lakehouse.layout import Place, remove_file, version_of
 from twophase.catalogs.lakehouse.participant import LakehouseParticipant
 from twophase.catalogs.lakehouse.reachable import remove_old_metadata
@@ -121,14 +121,15 @@ def _stage(store: Store, files: Files, member: LakehouseParticipant, pointer: st
     current = None if pointer is None else Loaded(pointer, store.metadata(member.path, pointer))
     if isinstance(member, LakehouseDrop):
         return member.move_on(current)
-    location = member.place.metadata_file(version_of(current.location) + 1 if current else 0)
+    before = member.built_on(current)
+    location = member.place.metadata_file(version_of(before.location) + 1 if before else 0)
     written.append(location)
     with step(WRITE_METADATA):
-        plan = member.plan(current)
+        plan = member.plan(before)
         updates = plan.updates()
         after = Loaded(location, plan.apply(updates))
-        stage_metadata(store, files, current, after)
-    return Move(member.path, member.names, current, after, updates)
+        stage_metadata(store, files, before, after)
+    return Move(member.path, member.names, current, after, updates, member.dropped)
 
 
 def stage_metadata(store: Store, files: Files, before: Loaded | None, after: Loaded) -> None:

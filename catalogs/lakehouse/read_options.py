@@ -11,7 +11,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from twophase.catalog.reading import ReadSource
 from twophase.catalogs.lakehouse import manifests
-from twophase.catalogs.lakehouse.home import Lakehouse
+from twophase.catalogs.lakehouse.lakehouse import Lakehouse
 from twophase.catalogs.lakehouse.reading import ListedFiles, State
 from twophase.catalogs.lakehouse.sources import snapshot_at, source_of
 from twophase.config.settings import nearest
@@ -53,11 +53,11 @@ def source(lakehouse: Lakehouse, path: ObjectPath, options: Mapping[str, str]) -
     metadata = lakehouse.require(path).metadata
     if chosen == [_START]:
         return _appended(lakehouse, path, metadata, asked)
-    number = _state(lakehouse, path, metadata, chosen[0], asked[chosen[0]])
+    number = _state(path, metadata, chosen[0], asked[chosen[0]])
     return source_of(lakehouse.store.io(metadata.location), path, metadata, number, metadata.current_schema_id)
 
 
-def _state(lakehouse: Lakehouse, path: ObjectPath, metadata: TableMetadata, name: str, value: str) -> int:
+def _state(path: ObjectPath, metadata: TableMetadata, name: str, value: str) -> int:
     """The snapshot that an option names."""
     if name == _SNAPSHOT:
         return _snapshot(path, metadata, name, value).snapshot_id

@@ -52,17 +52,21 @@ def rows_of(task: FileScanTask, metadata: TableMetadata, schema: Schema, io: Fil
         fragment = _format_of(task.file).make_fragment(stream)
         written = _schema_of(task.file, fragment.physical_schema, metadata)
         kept = prune_columns(written, _leaves(schema), select_full_types=False)
-        visitor = _Projection(
-            kept,
-            downcast_ns_timestamp_to_us=True,
-            projected_missing_fields=_by_partition(task.file, metadata, written),
-            allow_timestamp_tz_mismatch=True,
-        )
+        visitor = _projection(kept, _by_partition(task.file, metadata, written))
         columns = [column.name for column in kept.columns]
         scanner = ds.Scanner.from_fragment(fragment, schema=fragment.physical_schema, columns=columns)
         for batch in _without(deleted, scanner.to_batches()):
             shown = visit_with_partner(schema, batch, visitor, ArrowAccessor(kept))
             yield pa.RecordBatch.from_struct_array(shown)
+
+
+def _projection(kept: Schema, missing: dict[int, Any]) -> _Projection:
+    return _Projection(
+        kept,
+        downcast_ns_timestamp_to_us=True,
+        projected_missing_fields=missing,
+        allow_timestamp_tz_mismatch=True,
+    )
 
 
 def _schema_of(file: DataFile, physical: pa.Schema, metadata: TableMetadata) -> Schema:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from twophase.catalogs.lakehouse.home import Lakehouse
+from twophase.catalogs.lakehouse.lakehouse import Lakehouse
 from twophase.catalogs.lakehouse.publish_lookup import own_place
 from twophase.failpoints import Failpoint, step
 

@@ -15,10 +15,13 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataV2
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.sorting import SortOrder
 
-from twophase.catalogs.lakehouse.store import Loaded
+from twophase.catalogs.lakehouse.store import Loaded, Store
+from twophase.model import ObjectPath
 from twophase.schema import Schema, from_iceberg
 
 CREATE, REPLACE, APPEND, OVERWRITE, DROP = "create", "replace", "append", "overwrite", "drop"
+#: A table gets its name, as it is.
+RENAME = "rename"
 TRANSACTION_ID = "twophase.transaction-id"
 PARTICIPANT = "twophase.participant"
 #: Other participants of the same transaction whose files were published with it, comma-separated.
@@ -46,6 +49,11 @@ class Seen:
     @property
     def snapshot_id(self) -> int | None:
         return self.document["snapshot_id"]
+
+    def loaded(self, store: Store, path: ObjectPath) -> Loaded:
+        """The table as it was then; its path is for errors."""
+        location = str(self.document["metadata_location"])
+        return Loaded(location, store.metadata(path, location))
 
     @cached_property
     def schema(self) -> Schema:

@@ -8,7 +8,7 @@ from pyiceberg.table.refs import SnapshotRefType
 
 from twophase.catalog.reading import ReadSource
 from twophase.catalogs.lakehouse import definitions, manifests, snapshots
-from twophase.catalogs.lakehouse.home import Lakehouse
+from twophase.catalogs.lakehouse.lakehouse import Lakehouse
 from twophase.catalogs.lakehouse.reading import ManifestReader, State
 from twophase.catalogs.lakehouse.reading_arrow import IcebergReader
 from twophase.errors import CatalogError, VersionNotExistError

@@ -18,7 +18,7 @@ from twophase.catalog import TableChange
 from twophase.catalog.column_changes import OF_PARTITIONING
 from twophase.catalogs.lakehouse import alterations, definitions
 from twophase.catalogs.lakehouse.changes import Changes
-from twophase.catalogs.lakehouse.home import Lakehouse
+from twophase.catalogs.lakehouse.lakehouse import Lakehouse
 from twophase.catalogs.lakehouse.planning import Document, plan_write
 from twophase.catalogs.lakehouse.schema_on_write import keyed
 from twophase.catalogs.lakehouse.snapshots import iceberg_document

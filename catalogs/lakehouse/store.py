@@ -133,10 +133,9 @@ class Move:
         The table that it makes; None: the table is dropped.
     updates : sequence of pyiceberg.table.update.TableUpdate
         The changes that turn ``before`` into ``after``; none in a move that is to be undone.
-    renames : bool
-        Whether the table goes on by another name, instead of being dropped.
-    drops : bool
-        Whether ``after`` is another table, and ``before`` is dropped.
+    dropped : sequence of Loaded
+        The tables that are dropped with it: ``before``, unless it goes on by another name, and what the transaction has
+        renamed to this name.
     """
 
     path: ObjectPath
@@ -144,8 +143,7 @@ class Move:
     before: Loaded | None
     after: Loaded | None
     updates: Sequence[TableUpdate] = ()
-    renames: bool = False
-    drops: bool = False
+    dropped: Sequence[Loaded] = ()
 
     @property
     def recorded_as(self) -> str:

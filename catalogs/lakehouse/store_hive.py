@@ -52,7 +52,7 @@ from thrift.Thrift import TApplicationException
 from thrift.transport.TTransport import TTransportException
 
 from twophase.catalogs import metastore_names
-from twophase.catalogs.lakehouse.metastore_connections import MetastoreConnections
+from twophase.catalogs.lakehouse.metastore_connections import MetastoreClient, MetastoreConnections
 from twophase.catalogs.lakehouse.store import Loaded
 from twophase.catalogs.lakehouse.store_records import RecordingStore
 from twophase.errors import CatalogError
@@ -68,6 +68,10 @@ class _Catalog(HiveCatalog):
     def __init__(self, name: str, **properties: str) -> None:
         self.connections = MetastoreConnections(lambda: self._create_hive_client(properties))
         super().__init__(name, **properties)
+
+    @staticmethod
+    def _create_hive_client(properties: dict[str, str]) -> _HiveClient:
+        return MetastoreClient(properties["uri"].split(",")[0])  # PyIceberg uses the first one only, too.
 
     @property
     def _client(self) -> Any:

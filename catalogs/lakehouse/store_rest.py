@@ -44,7 +44,11 @@ from pyiceberg.table.update import (
     TableRequirement,
     TableUpdate,
 )
+from requests import PreparedRequest, Response, Session
+from requests.adapters import HTTPAdapter
+from urllib3.connection import HTTPConnection
 
+from twophase.catalogs.keepalive import keepalive_options
 from twophase.catalogs.lakehouse.errors import UnreadableMetadataError, reason
 from twophase.catalogs.lakehouse.snapshots import current_id
 from twophase.catalogs.lakehouse.store import Loaded, Move
@@ -52,8 +56,32 @@ from twophase.catalogs.lakehouse.store_records import RecordingStore
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath
 
+#: Seconds to wait for a connection, and for an answer: PyIceberg would wait for ever.
+CONNECT_SECONDS, ANSWER_SECONDS = 10, 600
 #: Errors of a server, or of the client, if it cannot read a table's metadata or must not show it.
 _NOT_SHOWN = (ServerError, BadRequestError, ForbiddenError, ValidationError)
+
+
+class _Adapter(HTTPAdapter):
+    """Requests that do not wait for ever for a server that says nothing."""
+
+    def init_poolmanager(self, *arguments: Any, **facts: Any) -> None:
+        options = [*HTTPConnection.default_socket_options, *keepalive_options()]
+        super().init_poolmanager(*arguments, **facts, socket_options=options)
+
+    def send(self, request: PreparedRequest, *arguments: Any, **facts: Any) -> Response:
+        facts["timeout"] = facts.get("timeout") or (CONNECT_SECONDS, ANSWER_SECONDS)
+        return super().send(request, *arguments, **facts)
+
+
+class _Catalog(RestCatalog):
+    """PyIceberg's catalog with our connections."""
+
+    def _config_headers(self, session: Session) -> None:
+        # Before the session asks for a token.
+        for scheme in ("https://", "http://"):
+            session.mount(scheme, _Adapter())
+        super()._config_headers(session)
 
 
 class RestStore(RecordingStore):
@@ -67,7 +95,7 @@ class RestStore(RecordingStore):
     def catalog(self) -> RestCatalog:
         with self.speaking():
             properties = {**self.settings.file_properties, **self.settings.rest_properties}
-            found = RestCatalog(self.settings.catalog_name, uri=self.settings.uri, **properties)
+            found = _Catalog(self.settings.catalog_name, uri=self.settings.uri, **properties)
         self.access.configure(found.properties)  # The server may add to them, or override them.
         return found
 

@@ -378,6 +378,9 @@ class SqlStore(Store):
                 if move.before is None and move.after is not None:
                     self._create(connection, move.path, move.after, transaction_id)
             self._move_pointers(connection, [move for move in moves if move.before is not None])
+            for move in moves:
+                for table in move.dropped:
+                    self._record_dropped(connection, move.path, table)
             if also is not None:
                 also(connection)
 
@@ -404,7 +407,8 @@ class SqlStore(Store):
         for drops, some in groupby(moves, key=lambda move: move.after is None):
             if drops:
                 for move in some:
-                    self._remove_pointer(connection, move)
+                    if move.before is not None and not self._drop(connection, move.path, move.before.location):
+                        raise LostRace
                 continue
             rows = [
                 {
@@ -418,16 +422,6 @@ class SqlStore(Store):
             ]
             if connection.execute(self._move_pointer, rows).rowcount != len(rows):
                 raise LostRace
-        for move in moves:
-            if move.drops and move.before is not None:
-                self._record_dropped(connection, move.path, move.before)
-
-    def _remove_pointer(self, connection: sa.Connection, move: Move) -> None:
-        assert move.before is not None
-        if not self._drop(connection, move.path, move.before.location):
-            raise LostRace
-        if not move.renames:
-            self._record_dropped(connection, move.path, move.before)
 
     @cached_property
     def _move_pointer(self) -> sa.Update:
@@ -464,6 +458,8 @@ class SqlStore(Store):
             raise LostRace
 
     def _move_back(self, connection: sa.Connection, move: Move) -> None:
+        for table in move.dropped:
+            connection.execute(sa.delete(_DROPPED).where(_DROPPED.c.location == table.metadata.location))
         if move.before is None:
             if move.after is not None and not self._drop(connection, move.path, move.after.location):
                 raise LostRace
@@ -471,9 +467,6 @@ class SqlStore(Store):
         now = None if move.after is None else move.after.location
         if not self._swap(connection, move.path, now, move.before.location):
             raise LostRace
-        if move.after is None or move.drops:
-            gone = sa.delete(_DROPPED).where(_DROPPED.c.location == move.before.metadata.location)
-            connection.execute(gone)
         # Restore the previous location, too, so that the row is as it was before the publish.
         log = move.before.metadata.metadata_log
         earlier = log[-1].metadata_file if log else None
@@ -561,7 +554,9 @@ def _make_directory(settings: Settings, file: str) -> None:
 def _configure_sqlite(connection: sqlite3.Connection, *, shared: bool) -> None:
     connection.isolation_level = None  # BEGIN is issued by `_begin_sqlite`.
     connection.execute(f"PRAGMA busy_timeout = {_BUSY_SECONDS * 1000}")
-    connection.execute("PRAGMA synchronous = FULL")  # Regardless of this SQLite's default, which may be less with WAL.
+    # Regardless of this SQLite's default, which may be less with WAL. Without WAL a commit ends by removing the
+    # journal, and only with EXTRA its directory is synced then: a power cut could bring it back, and undo the commit.
+    connection.execute("PRAGMA synchronous = EXTRA")
     # WAL: readers do not block the writer. It needs the shared memory of one machine, and two would damage the file.
     # A file that cannot be written stays as it is.
     try:

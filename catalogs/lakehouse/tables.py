@@ -9,7 +9,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from twophase.catalogs.lakehouse import definitions, errors, housekeeping, layout, publishing, snapshots
-from twophase.catalogs.lakehouse.home import Lakehouse
+from twophase.catalogs.lakehouse.lakehouse import Lakehouse
 from twophase.catalogs.lakehouse.store import Loaded
 from twophase.errors import CatalogError, DatabaseNotExistError
 from twophase.model import ObjectPath, TableDefinition

@@ -34,24 +34,21 @@ def write(member: Member, df: Any) -> list[DataFile]:
     df : pyspark.sql.DataFrame or pyarrow.Table
         An Arrow table holds rows that the driver has anyway.
     """
-    schema, properties = to_iceberg(member.schema), dict(member.properties)
+    schema = to_iceberg(member.schema)
     sort = None if isinstance(df, pa.Table) else sorting.keys(schema, member.sort_order)
     order_id = member.sort_order.order_id if sort else None
-    registrar = Registrar(member.io, str(member.path), schema, member.spec, properties, order_id)
+    registrar = Registrar(member.io, str(member.path), schema, member.spec, dict(member.properties), order_id)
     codec, target = member.properties.get(_CODEC, "zstd"), target_size(member.path, member.properties)
     arrow = ArrowWriter(registrar, member.place.data, _arrow_codec(codec), target)
     if isinstance(df, pa.Table):
         return arrow(0, df.to_batches())
-    environment = member.catalog.environment
-    if environment.partition_runner is None or environment.parquet_writer is None:
-        raise _without_executors(member)
+    runner, writer = _executors(member)
     key = partition_key(registrar.schema, registrar.spec) if member.spec.fields else None
     if (member.spec.fields and key is None) or _is_nested(member):
-        rows = environment.parquet_writer.sorted(df, file_schema(registrar).names, sort) if sort else df
-        found = environment.partition_runner.collect(rows, arrow)
-        return [file for part in found for file in part]
+        rows = writer.sorted(df, file_schema(registrar).names, sort) if sort else df
+        return [file for part in runner.collect(rows, arrow) for file in part]
     member.lakehouse.files.make_ready(member.place.data, df.sparkSession.conf)
-    environment.parquet_writer.write(
+    writer.write(
         df,
         file_schema(registrar),
         member.place.data,
@@ -112,9 +109,13 @@ def _register(member: Member, df: Any, registrar: Registrar) -> list[DataFile]:
     return [file for file in found if file is not None]
 
 
-def _without_executors(member: Member) -> ConfigurationError:
-    return ConfigurationError(
-        f"{member.path} cannot be written: no Spark session lends its executors to catalog {member.catalog.name}.",
-        hint="Attach the session with twophase.attach(spark); over Spark Connect give the catalog a "
-        "twophase.spark.connect.ConnectEnvironment().",
-    )
+def _executors(member: Member) -> tuple[Any, Any]:
+    """The runner and the writer that Spark lends."""
+    environment = member.catalog.environment
+    if environment.partition_runner is None or environment.parquet_writer is None:
+        raise ConfigurationError(
+            f"{member.path} cannot be written: no Spark session lends its executors to catalog {member.catalog.name}.",
+            hint="Attach the session with twophase.attach(spark); over Spark Connect give the catalog a "
+            "twophase.spark.connect.ConnectEnvironment().",
+        )
+    return environment.partition_runner, environment.parquet_writer

@@ -303,6 +303,12 @@ def test_a_configuration_of_the_wrong_form_is_wrong_usage(run: Any) -> None:
     assert run("timeline", "--conf", "novalue").exit_code == 2
 
 
+def test_a_misspelled_option_is_refused_where_no_session_is_started_either(run: Any) -> None:
+    result = run("timeline", "--conf", "spark.twophase.retenton=1h")
+    assert result.exit_code == commands.FAILED
+    assert "There is no option spark.twophase.retenton" in result.stderr and "retention" in result.stderr
+
+
 def test_the_installed_command_reads_its_timeline_from_the_environment(bench: Bench) -> None:
     tx = run_shape(bench, "single")
     done = subprocess.run(

@@ -178,7 +178,7 @@ def test_the_state_before_a_change_is_recorded_only_if_no_transaction_can_publis
     holder.abort()
     assert timeline.locks() == []
     assert timeline.last_number() == since + 3
-    timeline.withdraw(coordinator.announce(changes, timeline.last_number()))
+    timeline.revoke(coordinator.announce(changes, timeline.last_number()))
     assert (timeline.last_number(), timeline.locks()) == (since + 3, [])
     assert timeline.prune(-1, limit=100) and timeline.knows_all_since(timeline.last_number())
 

@@ -490,4 +490,4 @@ def test_all_tables_are_reserved_in_one_order_before_any_is_validated() -> None:
 
 
 def test_nothing_is_reserved_while_a_transaction_goes_on() -> None:
-    assert list(machine.look(4)) == [actions.Prepare(4)]
+    assert list(machine.prepare_alone(4)) == [actions.Prepare(4)]

@@ -22,7 +22,7 @@ from twophase.model import Level, Purpose
 from twophase.protocol.states import ParticipantState, TransactionState
 from twophase.schema import assign_ids
 from twophase.spark import options
-from twophase.timeline import sqlite_files, tables
+from twophase.timeline import engines, sqlite_files, tables
 from twophase.timeline.commit_order import Decided
 from twophase.timeline.immediate import Immediate
 from twophase.timeline.owners import this_process
@@ -233,6 +233,13 @@ def test_a_truncated_timeline_is_refused_with_words(file: Path, timeline: Timeli
         wal.unlink()
     with pytest.raises(TimelineError, match="damaged"):
         Timeline(f"sqlite:///{file}").transactions()
+
+
+@pytest.mark.parametrize(
+    "url", ["postgres://ann@host/db", "postgresql://ann@host/db", "postgresql+psycopg://ann@host/db"]
+)
+def test_a_postgresql_timeline_has_the_driver_of_twophase_if_it_names_none(url: str) -> None:
+    assert engines.parsed(url).drivername == "postgresql+psycopg"
 
 
 @pytest.mark.parametrize("url", ["postgresql://user:hush@host:port/db", "postgresql://user:hush/db"])
@@ -493,7 +500,7 @@ def check_schemas(timeline: Timeline) -> None:
     commit_schema(timeline, SchemaChange(of("a"), of("a")), done, 3)
     commit_schema(timeline, SchemaChange(of("c", "b"), of("a", "b"), renames={"c": "a"}), done, 4)
     timeline.settle(announce(timeline, 40), [("hive", path("t"), SchemaChange(of("c"), of("c", "b")))])
-    timeline.withdraw(announce(timeline, 41))
+    timeline.revoke(announce(timeline, 41))
     commit_schema(timeline, SchemaChange(of("c", "b"), of("c")), TransactionState.COMMITTING, 5)
     expected = [(["a1"], 1), (["a1", "b2"], None), (["c1", "b2"], 3), (["c1"], 4)]
     assert names() == expected

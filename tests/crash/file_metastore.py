@@ -19,9 +19,9 @@ from tests.crash.frames import read
 from tests.crash.remote_files import local
 from twophase import failpoints
 from twophase.catalogs.files import Files
-from twophase.catalogs.hive.columns import Columns
 from twophase.catalogs.hive.definitions import is_recursive
 from twophase.catalogs.hive.metastore import Metastore
+from twophase.catalogs.hive.schema.columns import Columns
 from twophase.catalogs.hive.stamps import STAMP, StampChangedError
 from twophase.catalogs.hive.tables import MANAGED, HivePartition, HiveTable
 from twophase.errors import (
@@ -57,9 +57,9 @@ class ProbedFiles(Files):
         if name not in CHANGES:
             return found
 
-        def change(*args: Any) -> Any:
+        def change(*args: Any, **options: Any) -> Any:
             with failpoints.step(POINTS[f"files.{name}"]):
-                return found(*args)
+                return found(*args, **options)
 
         return change
 

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_SIZE = 160 * 1024 * 1024
+#: Bytes of a disk for a metastore, and of one for a few small tables.
+LARGE, SMALL = 160 * 1024 * 1024, 16 * 1024 * 1024
 
 
 def can_mount() -> bool:
@@ -17,10 +18,10 @@ def can_mount() -> bool:
     return os.geteuid() == 0 and Path("/dev/loop-control").exists() and shutil.which("mkfs.ext4") is not None
 
 
-def make(image: Path) -> None:
+def make(image: Path, size: int = LARGE) -> None:
     """Make an empty file system in a file."""
     with open(image, "wb") as file:
-        file.truncate(_SIZE)
+        file.truncate(size)
     _run("mkfs.ext4", "-q", "-F", str(image))
 
 

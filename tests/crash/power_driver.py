@@ -48,7 +48,7 @@ def read(root: str) -> None:
     spark.stop()
 
 
-def session(root: Path) -> SparkSession:
+def session(root: Path, **more: str) -> SparkSession:
     """A session whose metastore, tables, lake and timeline are all below one directory."""
     builder: Any = SparkSession.builder.master("local[2]").enableHiveSupport()
     facts = {
@@ -59,6 +59,7 @@ def session(root: Path) -> SparkSession:
         "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={root}/metastore;create=true",
         "spark.sql.catalog.lake": "twophase.lakehouse",
         "spark.sql.catalog.lake.warehouse": str(root / "lake"),
+        **more,
     }
     for key, value in facts.items():
         builder = builder.config(key, value)
@@ -66,11 +67,16 @@ def session(root: Path) -> SparkSession:
 
 
 def run(spark: SparkSession, statements: list[str], fsync: str) -> None:
-    """One statement, or several in one transaction."""
+    """Run what belongs together, with or without a wait for the disk."""
     if spark.conf.get("spark.twophase.fsync", "true") != fsync:
         spark.conf.set("spark.twophase.fsync", fsync)
         twophase.attach(spark).detach()
         twophase.attach(spark)
+    in_one(spark, statements)
+
+
+def in_one(spark: SparkSession, statements: list[str]) -> None:
+    """One statement, or several in one transaction."""
     if len(statements) == 1:
         spark.sql(statements[0])
         return

@@ -96,27 +96,27 @@ def _for_another(table: str, other: str) -> tuple[Statement, ...]:
 
 
 def _renaming(catalog: str) -> list[Scenario]:
-    """Blocks that rename a table of a catalog."""
-    one, other = f"{catalog}.t", f"{catalog}.u"
+    """Blocks that rename a table of a catalog; the first one drops another table by the name that it gives to it."""
+    one, other, third, fourth = (f"{catalog}.{name}" for name in "tuvw")
     rename = Statement(one, _DROP, renames=other)
     return [
         Scenario(
             "drop then rename",
-            _for_another(one, other),
-            {one: _OLD, other: tuple(NEW)},
+            (*_for_another(one, other), Statement(third, _DROP, renames=fourth), Statement(fourth, _DROP)),
+            {one: _OLD, other: tuple(NEW), third: _OLD},
         ),
         Scenario("an outsider comes before the publish of a rename", (rename,), {one: _OLD}, outsider=other),
     ]
 
 
-def _exchanging(catalog: str) -> list[Scenario]:
-    """Blocks that give names that tables have left to others."""
+def _exchanging(catalog: str, *more: Statement) -> list[Scenario]:
+    """Blocks that give names that tables have left to others; in the first one more follows."""
     one, other, aside = (f"{catalog}.{name}" for name in "tuv")
     moves = [(one, aside), (other, one), (aside, other)]
     exchange = tuple(Statement(old, _DROP, renames=new) for old, new in moves)
     before = {one: _OLD, other: tuple(NEW)}
     return [
-        Scenario("exchange names", exchange, before),
+        Scenario("exchange names", (*exchange, *more), before),
         Scenario("an outsider comes before the publish of an exchange", exchange, before, outsider=aside),
     ]
 
@@ -389,6 +389,7 @@ HIVE_RENAMES = named(
             (
                 Statement("hive.t", _DROP, renames="hive.s"),
                 Statement("hive.u", _DROP, renames="hive.t"),
+                Statement("hive.s", _DROP),
                 Statement("hive.v", _CREATE),
             ),
             {"hive.t": _OLD, "hive.u": tuple(NEW)},
@@ -548,7 +549,17 @@ LAKEHOUSE_SAVEPOINTS = named([_returning("lake")])
 
 #: Of an Iceberg catalog in a SQL database.
 LAKEHOUSE_DROPS = named([*_dropping("lake"), *_restoring("lake", {})])
-LAKEHOUSE_RENAMES = named([*_renaming("lake"), *_exchanging("lake")])
+LAKEHOUSE_RENAMES = named(
+    [
+        *_renaming("lake"),
+        *_exchanging(
+            "lake",
+            Statement("lake.t", _INSERT),
+            Statement("lake.t", _INSERT, ((7, "r"),)),
+            Statement("lake.u", _DROP),
+        ),
+    ]
+)
 LAKEHOUSE_DATABASES = named(_with_databases("lake"))
 
 #: With a second Iceberg catalog, in a database of its own: what the first one publishes in one step is undone in one.
@@ -587,8 +598,14 @@ TWO_LAKES = named(
         ),
         Scenario(
             "an outsider comes after a drop and a rename",
-            (*_for_another("lake.t", "lake.u"), Statement("pond.v", _CREATE)),
-            {"lake.t": _OLD, "lake.u": tuple(NEW)},
+            (
+                *_for_another("lake.t", "lake.u"),
+                Statement("lake.t", _INSERT),
+                Statement("lake.w", _DROP, renames="lake.x"),
+                Statement("lake.x", _DROP, anew=True),  # Without PURGE: it can be undone.
+                Statement("pond.v", _CREATE),
+            ),
+            {"lake.t": _OLD, "lake.u": tuple(NEW), "lake.w": _OLD},
             outsider="pond.v",
         ),
         Scenario(

@@ -33,8 +33,8 @@ RECIPES = ("pointer", "rename")
 #: And for object stores, in ``test_storage_matrix.py``.
 ELSEWHERE = (
     {f"hive.{recipe}.{step}" for recipe in RECIPES for step in ("hidden_table", "fence")}
-    | {f"hive.pointer.{step}" for step in ("own", "name_aside", "withdraw", "place")}
-    | {"hive.append.hidden_table", "hive.append.fence", "hive.append.file_aside"}
+    | {f"hive.pointer.{step}" for step in ("own", "back_up_name", "quarantine", "place")}
+    | {"hive.append.hidden_table", "hive.append.fence", "hive.append.back_up_file"}
 )
 
 #: Where the first test dies at every step, and the one of any kind of failure fails in every way; elsewhere the first

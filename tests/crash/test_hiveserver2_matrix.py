@@ -21,7 +21,7 @@ STEPS = ("hiveserver2.sql", "core.publish", "core.record_committing", "hive.poin
 #: managed table, and before one that may still be carried out.
 RECOVERY = {
     "hive.pointer.own": Case("create", "hiveserver2.sql=exit_after@2"),
-    "hive.pointer.withdraw": Case("replace", "core.record_committing=exit_after@1"),
+    "hive.pointer.quarantine": Case("replace", "core.record_committing=exit_after@1"),
     "hive.pointer.fence": Case("replace", "core.record_committing=exit_after@1"),
 }
 

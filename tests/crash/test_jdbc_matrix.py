@@ -37,15 +37,15 @@ from tests.jdbc.conftest import make_place
 DATABASES = ("sqlite", "postgresql", "mariadb")
 
 #: Those of a publish in steps, for databases that are known by their SQLAlchemy dialects only.
-IN_STEPS = {"jdbc.mark", "jdbc.move_aside", "jdbc.move_in", "jdbc.move_back", "jdbc.unmark"}
+IN_STEPS = {"jdbc.mark", "jdbc.back_up", "jdbc.move_in", "jdbc.move_back", "jdbc.unmark"}
 
 WIDER = "replace with other columns"
 BRINGS_A_COLUMN = "insert that brings a column"
 
 #: Steps that only some databases take: what MariaDB moves aside, and what others drop inside the publish.
 ELSEWHERE = {
-    "sqlite": {"jdbc.record", "jdbc.drop_aside", "jdbc.drop_done", "jdbc.alter_copy", *IN_STEPS},
-    "postgresql": {"jdbc.record", "jdbc.drop_aside", "jdbc.drop_done", "jdbc.alter_copy", *IN_STEPS},
+    "sqlite": {"jdbc.record", "jdbc.drop_backup", "jdbc.drop_done", "jdbc.alter_copy", *IN_STEPS},
+    "postgresql": {"jdbc.record", "jdbc.drop_backup", "jdbc.drop_done", "jdbc.alter_copy", *IN_STEPS},
     "mariadb": {"jdbc.try_alter", *IN_STEPS},
 }
 
@@ -162,7 +162,9 @@ def test_after_a_write_that_brings_a_column_and_fails_in_any_way_everything_is_o
     assert not crew.run(crew.planner.cases(scenario, other_actions(main_actions)))
 
 
-@pytest.mark.promise("ddl-in-blocks", "after a failure at any step of a block that renames a table, all is old or new")
+@pytest.mark.promise(
+    "ddl-in-blocks", "after a failure at any step of a block that renames a table, all is old or new", detail=True
+)
 @pytest.mark.parametrize(
     ("crew", "scenario"),
     [
@@ -269,12 +271,12 @@ def test_a_recovery_that_fails_in_any_way_is_recovered_from(crew: Crew, death: C
 )
 @pytest.mark.parametrize(("crew", "scenario"), [("plain-mariadb", n) for n in ("create", WIDER)], indirect=["crew"])
 def test_after_any_failure_of_a_publish_in_steps_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
-    steps = {*IN_STEPS, "jdbc.record", "jdbc.drop_aside", "jdbc.drop_staging", "jdbc.drop_ledger", "core.publish"}
+    steps = {*IN_STEPS, "jdbc.record", "jdbc.drop_backup", "jdbc.drop_staging", "jdbc.drop_ledger", "core.publish"}
     assert not crew.run(crew.planner.cases(scenario, lambda step: main_actions(step) if step in steps else ()))
 
 
 @pytest.mark.parametrize(
-    ("crew", "death"), [("plain-mariadb", Case(WIDER, "jdbc.move_aside=exit_after"))], ids=str, indirect=["crew"]
+    ("crew", "death"), [("plain-mariadb", Case(WIDER, "jdbc.back_up=exit_after"))], ids=str, indirect=["crew"]
 )
 def test_a_recovery_that_dies_between_the_steps_of_a_publish_is_recovered_from(crew: Crew, death: Case) -> None:
     assert not crew.run(crew.planner.recovery_cases(death, ("exit_after",)))

@@ -65,7 +65,7 @@ FROM_THE_DECISION = {
     "lakehouse.mark_aborted",
     "lakehouse.remove_files",
     "lakehouse.forget",
-    "lakehouse.tidy",
+    "lakehouse.clean_up",
 }
 
 #: Only plain DDL takes the first step, and savepoints the others, in ``lakehouse/test_named_savepoints.py``.
@@ -177,7 +177,9 @@ def test_after_any_failure_of_a_drop_everything_is_old_or_new(crew: Crew, scenar
     assert not crew.run(crew.planner.cases(scenario, actions))
 
 
-@pytest.mark.promise("ddl-in-blocks", "after a failure at any step of a block that alters a table, all is old or new")
+@pytest.mark.promise(
+    "ddl-in-blocks", "after a failure at any step of a block that alters a table, all is old or new", detail=True
+)
 @pytest.mark.parametrize(
     ("crew", "scenario"),
     [
@@ -213,7 +215,7 @@ def test_after_any_failure_of_a_rename_everything_is_old_or_new(crew: Crew, scen
 
 
 @pytest.mark.promise(
-    "ddl-in-blocks", "after a failure around a database that a block creates or drops, all is old or new"
+    "ddl-in-blocks", "after a failure around a database that a block creates or drops, all is old or new", detail=True
 )
 @pytest.mark.parametrize(
     ("crew", "scenario"),

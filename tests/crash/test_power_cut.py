@@ -129,6 +129,7 @@ if loop_device.can_mount():  # Elsewhere there is test_durability.py: each file 
     @pytest.mark.promise(
         "power-cut",
         "rows, files, metadata and partitions of an acknowledged statement are there after a power cut",
+        detail=True,
     )
     @pytest.mark.parametrize("names", [["renames", "block"], ["append", "overwrite", "partitions", "lake"]], ids=str)
     def test_what_was_acknowledged_is_there_after_a_power_cut(place: Path, tmp_path: Path, names: list[str]) -> None:

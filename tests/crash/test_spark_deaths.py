@@ -37,7 +37,7 @@ DEATHS = {
     "pointer": [Death("hive.pointer.publish", False)],
     "rename": [
         Death("job", False),
-        Death("hive.rename.set_aside", False),
+        Death("hive.rename.back_up", False),
         Death("hive.rename.publish", False),
         Death("core.finish", True),
     ],
@@ -47,7 +47,7 @@ DEATHS = {
 DEATHS_IN_A_SWAP = [
     Death("hive.pointer.hidden_table", False),
     Death("core.record_committing", False),
-    Death("hive.pointer.name_aside", False),
+    Death("hive.pointer.back_up_name", False),
     Death("hive.pointer.publish", False),  # The name is free.
     Death("core.record_completed", True),
 ]

@@ -101,7 +101,9 @@ def around_the_publish(step: str) -> tuple[str, ...]:
 
 
 @pytest.mark.promise(
-    "killed-driver", "an Iceberg table on an S3 server is wholly old or wholly new after a death at any step"
+    "killed-driver",
+    "an Iceberg table on an S3 server is wholly old or wholly new after a death at any step",
+    detail=True,
 )
 @pytest.mark.parametrize(
     ("scenario", "died"),

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 import twophase
 from tests.hive.conftest import start_session
+from tests.spark.routed import by_stock_spark, stock_session
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath
 
@@ -61,12 +62,13 @@ RENAMES = [
     ("EXECUTE IMMEDIATE 'ALTER TABLE {t} RENAME TO {t}_new'", None),
     ("ALTER TABLE {t} RENAME TO {t}_new", None),
 ]
-#: Ways past PySpark's session, or through one that is not attached.
+#: Ways past PySpark's session, through another one, and through one that is not attached.
 PAST: list[Callable[[SparkSession, str], object]] = [
     lambda spark, text: spark._jsparkSession.sql(text),
     lambda spark, text: spark.newSession().sql(text),
-    lambda spark, text: spark.newSession().sql(f"BEGIN {text}; END"),
-    lambda spark, text: spark.newSession()._jsparkSession.sql(f"EXECUTE IMMEDIATE '{text}'"),
+    lambda spark, text: stock_session(spark).sql(text),
+    lambda spark, text: stock_session(spark).sql(f"BEGIN {text}; END"),
+    lambda spark, text: stock_session(spark)._jsparkSession.sql(f"EXECUTE IMMEDIATE '{text}'"),
 ]
 
 
@@ -81,8 +83,8 @@ def test_a_table_keeps_its_rows_however_it_is_renamed_or_dropped(spark: SparkSes
         assert (text, spark.table(f"{table}_new").count()) == (text, 4)
 
     # Stock Spark empties the directory: our stamp goes with the files.
-    spark._jsparkSession.sql("TRUNCATE TABLE t0_new")
-    spark._jsparkSession.sql("INSERT OVERWRITE t1_new VALUES (8)")
+    by_stock_spark(spark, "TRUNCATE TABLE t0_new")
+    by_stock_spark(spark, "INSERT OVERWRITE t1_new VALUES (8)")
     for table, left in (("t0_new", 1), ("t1_new", 2)):
         spark.sql(f"INSERT INTO {table} VALUES (9)")
         spark.sql(f"ALTER TABLE {table} RENAME TO {table}er")

@@ -14,9 +14,12 @@ from tests.hive.test_at_once import TEXT
 from tests.hive.world import World, files_of
 from twophase import failpoints
 from twophase.catalogs.hive import flattening
+from twophase.catalogs.hive.definitions import RECURSIVE
 from twophase.catalogs.hive.publish import by_rows
+from twophase.catalogs.hive.stamps import STAMP
 from twophase.errors import ConfigurationError, WriteConflictError
 from twophase.model import Level, Outcome, OverwriteScope, Purpose
+from twophase.spark.jvm.hive import HiveTables
 
 INTO, OVERWRITE = Purpose.INSERT_INTO, Purpose.INSERT_OVERWRITE
 SEVERAL = "SELECT id AS a FROM range(10, 14, 1, 4)"
@@ -315,7 +318,6 @@ def test_an_overwrite_of_a_table_that_changed_before_its_publish_is_refused_and_
     assert world.rows("t") == [(1,)]
 
 
-@pytest.mark.parametrize("shared_world", ["hive"], indirect=True)
 @pytest.mark.parametrize("change", ["ADD COLUMNS (b INT)", "SET TBLPROPERTIES ('x' = '1')"])
 def test_an_overwrite_takes_back_no_alter_that_another_application_makes_during_its_publish(
     world: World, change: str
@@ -329,6 +331,28 @@ def test_an_overwrite_takes_back_no_alter_that_another_application_makes_during_
     table = world.catalog.metastore.get_table("default", "t")
     assert table is not None
     assert "b" in table.schema.names or "x" in table.properties
+
+
+@pytest.mark.parametrize("shared_world", ["hive"], indirect=True)
+def test_the_option_of_a_first_directory_takes_back_nothing_that_another_application_publishes_meanwhile(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.run("t", world.sql("SELECT 0L AS a"))
+    store, plain = world.catalog.metastore, HiveTables._alter_if
+
+    def overtaken(tables: HiveTables, expected: str, client: Any, *facts: Any, **how: Any) -> None:
+        monkeypatch.undo()
+        other = client.getTable("default", "t")
+        other.putToParameters(STAMP, "another")
+        other.putToParameters("x", "1")
+        client.alter_table("default", "t", other)
+        plain(tables, expected, client, *facts, **how)
+
+    monkeypatch.setattr(HiveTables, "_alter_if", overtaken)
+    store.set_option("default", "t", RECURSIVE, "true")
+    table = store.get_table("default", "t")
+    assert table is not None
+    assert (table.stamp, table.properties.get("x"), table.options[RECURSIVE]) == ("another", "1", "true")
 
 
 @pytest.mark.parametrize("query", ["SELECT 1L AS a", SEVERAL])
@@ -379,7 +403,7 @@ def test_files_that_lie_in_the_directory_of_a_new_partition_are_replaced_as_hive
     (directory / "old").write_text("70\n")
     participant = world.stage("t", world.sql("SELECT 71 AS a, 7 AS p"), INTO, **facts)
     if fails:
-        failpoints.arm("hive.append.file_aside", "error_after", nth=1)
+        failpoints.arm("hive.append.back_up_file", "error_after", nth=1)
         with pytest.raises(failpoints.FailpointError):
             participant.commit()
         failpoints.disarm()

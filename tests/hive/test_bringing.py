@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
@@ -56,8 +56,54 @@ def test_one_write_brings_its_columns_and_no_other_does(spark: SparkSession, t: 
     assert rows(spark, "SELECT id FROM t WHERE by_sql = 1 OR by_save = 1") == [(2,), (5,)]
 
 
+#: Ways of a statement into Spark.
+WAYS: dict[str, Callable[[SparkSession, str], object]] = {
+    "EXECUTE IMMEDIATE": lambda spark, text: spark.sql(f"EXECUTE IMMEDIATE '{text}'"),
+    "a script": lambda spark, text: spark.sql(f"BEGIN SELECT 1; {text}; END"),
+    "behind WITH": lambda spark, text: spark.sql(f"WITH rows AS (SELECT 1) {text}"),
+    "the JVM": lambda spark, text: spark._jsparkSession.sql(text),
+    "a block": lambda spark, text: spark.sql(f"BEGIN ATOMIC {text}; END"),
+}
+
+
+@pytest.mark.parametrize("name", ["t", "hive.default.t"])
+@pytest.mark.parametrize("way", WAYS)
+def test_an_insert_that_evolves_the_schema_brings_its_columns_however_it_is_said(
+    spark: SparkSession, t: str, name: str, way: str
+) -> None:
+    made(spark, "SELECT 1 AS id")
+    text = f"INSERT WITH SCHEMA EVOLUTION INTO {name} SELECT 2 AS more, 3 AS id"
+    if not spark.version.startswith("4.3"):
+        with pytest.raises(ParseException):
+            WAYS[way](spark, text)
+        return
+    WAYS[way](spark, text)
+    assert rows(spark, "SELECT id, more FROM t") == [(1, None), (3, 2)]
+
+
+def test_only_the_insert_of_a_statement_that_says_so_brings_columns(spark: SparkSession, t: str) -> None:
+    made(spark, "SELECT 1 AS id")
+    evolving, plain = "INSERT WITH SCHEMA EVOLUTION INTO t SELECT 2 AS id, 2 AS a", "INSERT INTO t SELECT 3, 3, 3"
+    if not spark.version.startswith("4.3"):
+        with pytest.raises(ParseException):
+            spark.sql(evolving)
+        return
+    with pytest.raises(AnalysisException):
+        spark.sql(f"BEGIN {evolving}; {plain}; END")
+    assert rows(spark, "SELECT id, a FROM t") == [(1, None), (2, 2)]
+    spark.sql("CREATE OR REPLACE TABLE u AS SELECT 1 AS id")
+    try:
+        with pytest.raises(AnalysisException):
+            spark.sql("FROM range(1) INSERT WITH SCHEMA EVOLUTION INTO t SELECT 4 AS b INSERT INTO u SELECT 4, 4")
+        spark.sql("FROM range(1) INSERT WITH SCHEMA EVOLUTION INTO t SELECT 4 AS b INSERT INTO u SELECT 4")
+        assert rows(spark, "SELECT id, a, b FROM t") == [(1, None, None), (2, 2, None), (None, None, 4)]
+        assert rows(spark, "SELECT * FROM u") == [(1,), (4,)]
+    finally:
+        spark.sql("DROP TABLE u")
+
+
 @pytest.mark.promise(
-    "evolution", "a table's property `twophase.merge_schema` lets all of its writes bring their columns"
+    "evolution", "a table's property `twophase.merge_schema` lets all of its writes bring their columns", detail=True
 )
 def test_all_writes_of_a_table_bring_their_columns_where_it_says_so(spark: SparkSession, t: str) -> None:
     made(spark, "SELECT 1 AS id, 'x' AS name, 0 AS p", "PARTITIONED BY (p)")
@@ -152,7 +198,9 @@ def staged_by(spark: SparkSession, how: str) -> None:
         spark.sql(f"ALTER TABLE t SET {property_of_it}")
 
 
-@pytest.mark.promise("evolution", "a block sees the property `twophase.merge_schema` of a table that it has staged")
+@pytest.mark.promise(
+    "evolution", "a block sees the property `twophase.merge_schema` of a table that it has staged", detail=True
+)
 @pytest.mark.parametrize("how", ["made", "altered", "written"])
 def test_a_block_matches_by_name_what_it_writes_to_a_table_that_it_has_staged(
     spark: SparkSession, t: str, how: str
@@ -248,7 +296,9 @@ def test_columns_go_with_their_rows_where_a_later_publish_of_the_block_is_refuse
     assert rows(spark, "SELECT * FROM t") == [(1,), (2,)]
 
 
-@pytest.mark.promise("evolution", "an id of a column that was rolled back is not given again, nor is its value lost")
+@pytest.mark.promise(
+    "evolution", "an id of a column that was rolled back is not given again, nor is its value lost", detail=True
+)
 @pytest.mark.parametrize("is_used", [False, True])
 def test_a_column_that_is_rolled_back_stays_where_others_may_have_written_it(
     spark: SparkSession, t: str, is_used: bool

@@ -42,6 +42,8 @@ class TestSessionMetastore(CatalogConformance):
         read=True,
         external_location=True,
         compensate=True,
+        column_defaults=True,
+        partition_columns_last=True,
         providers=PROVIDERS,
     )
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.hive.world import Rows, World
+from twophase import failpoints
 from twophase.catalogs.hive.participant import HiveParticipant
 from twophase.catalogs.hive.stamps import STAMP
 from twophase.catalogs.hive.tables import EXTERNAL
@@ -117,6 +118,22 @@ def test_a_copy_that_takes_the_place_of_what_a_write_looked_at_is_a_conflict(
     copied(world, made)
     writing = staged(world, by, purpose)
     lost(world, writing, exchanged(world))
+
+
+def test_rows_in_the_directory_of_a_table_that_was_dropped_are_taken_back_by_a_fresh_process(world: World) -> None:
+    """The rename of an INSERT makes the directory again, in which no table of that name looks any more."""
+    made = world.run("t", world.sql(ROWS))
+    copied(world, made)
+    writing, rows = staged(world, [], Purpose.INSERT_INTO), exchanged(world)
+    failpoints.arm("hive.append.file_in", "error_after")
+    with pytest.raises(failpoints.FailpointError):
+        writing.commit()
+    failpoints.disarm()
+    found = world.reborn(writing)
+    assert found.outcome() is Outcome.NOT_PUBLISHED
+    found.abort()
+    assert world.rows("t") == rows
+    assert [one.name for one in world.warehouse.rglob("test-*")] == []
 
 
 @pytest.mark.promise("external-writers", "a table renamed into the location of one that a write replaces is a conflict")

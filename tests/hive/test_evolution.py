@@ -74,7 +74,9 @@ def scanned(spark: SparkSession, query: str) -> tuple[int, list[tuple[object, ..
     return scan.metrics().apply("numOutputRows").value(), found
 
 
-@pytest.mark.promise("evolution", "a filter on a renamed column of a session table skips what it skipped before")
+@pytest.mark.promise(
+    "evolution", "a filter on a renamed column of a session table skips what it skipped before", detail=True
+)
 def test_a_filter_on_a_renamed_column_skips_row_groups_of_files_that_have_it_under_former_names(
     spark: SparkSession, t: str
 ) -> None:
@@ -102,7 +104,9 @@ def test_a_filter_on_a_renamed_column_skips_row_groups_of_files_that_have_it_und
     assert rows(spark, "SELECT count(*) FROM t WHERE d >= 0") == [(12000,)]
 
 
-@pytest.mark.promise("evolution", "a filter on a renamed column of a session table skips what it skipped before")
+@pytest.mark.promise(
+    "evolution", "a filter on a renamed column of a session table skips what it skipped before", detail=True
+)
 @pytest.mark.parametrize("marked", ["", "TBLPROPERTIES ('twophase.field_ids' = 'true')"])
 def test_a_table_over_files_with_the_notes_of_another_loses_no_row_by_its_former_names(
     spark: SparkSession, t: str, tmp_path: Path, marked: str
@@ -310,7 +314,9 @@ def test_a_table_counts_as_empty_only_without_any_file_or_partition(spark: Spark
 
 
 @pytest.mark.promise(
-    "evolution", "files that a job writes from tables with field ids, and reads by their path, are read by names"
+    "evolution",
+    "files that a job writes from tables with field ids, and reads by their path, are read by names",
+    detail=True,
 )
 def test_ids_of_tables_mean_nothing_in_files_that_are_read_by_their_path(
     spark: SparkSession, t: str, tmp_path: Path
@@ -396,10 +402,12 @@ def test_a_column_with_a_collation_comes_last_and_first(spark: SparkSession, t: 
     assert rows(spark, "SELECT a, e FROM t WHERE c IS NULL") == [("x", 1)]
 
 
-def test_not_null_is_refused_with_what_can_be_done_instead(spark: SparkSession, t: str) -> None:
+@pytest.mark.parametrize("text", ["{}", "BEGIN {}; END", "EXECUTE IMMEDIATE '{}'"])
+def test_not_null_is_refused_with_what_can_be_done_instead(spark: SparkSession, t: str, text: str) -> None:
+    spark.conf.set("spark.sql.scripting.enabled", "true")
     made(spark, "SELECT 1 AS a")
     with pytest.raises(CatalogError, match=r"checks no NOT NULL of a session table.*assert_true"):
-        spark.sql("ALTER TABLE t ALTER COLUMN a SET NOT NULL")
+        spark.sql(text.format("ALTER TABLE t ALTER COLUMN a SET NOT NULL"))
 
 
 @pytest.mark.parametrize("ids", [True, False])
@@ -464,7 +472,9 @@ GIVEN = (
 )
 
 
-@pytest.mark.promise("evolution", "a column's DEFAULT may be what it may be for Spark: old rows read its present value")
+@pytest.mark.promise(
+    "evolution", "a column's DEFAULT may be what it may be for Spark: old rows read its present value", detail=True
+)
 @pytest.mark.parametrize("kind", ["parquet", "orc"])
 def test_a_new_column_has_any_default_that_it_may_have_in_spark(spark: SparkSession, t: str, kind: str) -> None:
     """Natively behind the last column, by a rewrite before the first one; compared with a table that Spark alters."""
@@ -487,6 +497,70 @@ def test_a_new_column_has_any_default_that_it_may_have_in_spark(spark: SparkSess
     spark.sql("DROP TABLE u")
     with pytest.raises(AnalysisException, match="DEFAULT"):
         spark.sql("ALTER TABLE t ADD COLUMN wrong INT DEFAULT (SELECT 1)")
+
+
+def test_a_part_of_a_column_has_no_default(spark: SparkSession, t: str) -> None:
+    made(spark, "SELECT 1 AS a, named_struct('x', 2) AS s")
+    for change in ("ADD COLUMN s.y INT DEFAULT 5", "ALTER COLUMN s.x SET DEFAULT 5", "ALTER COLUMN s.x DROP DEFAULT"):
+        with pytest.raises((AnalysisException, CatalogError), match="only a whole column has a DEFAULT"):
+            spark.sql(f"ALTER TABLE t {change}")
+        with pytest.raises((AnalysisException, CatalogError), match="only a whole column"), twophase.transaction(spark):
+            spark.sql("CREATE TABLE made_with_a_part USING parquet AS SELECT named_struct('x', 2) AS s")
+            spark.sql(f"ALTER TABLE made_with_a_part {change}")
+    spark.sql("ALTER TABLE t ADD COLUMN s.y INT DEFAULT NULL")
+    spark.sql("ALTER TABLE t ADD COLUMN s.z INT")
+    assert rows(spark, "SELECT a, s.x, s.y, s.z FROM t") == [(1, 2, None, None)]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "orc"])
+def test_a_char_or_varchar_that_becomes_text_takes_longer_ones(spark: SparkSession, t: str, kind: str) -> None:
+    """Unless its length were only a matter of the reader."""
+    spark.sql(f"CREATE TABLE t (c CHAR(4), v VARCHAR(3), w VARCHAR(3)) USING {kind}")
+    spark.sql("INSERT INTO t VALUES ('a', 'b', 'c')")
+    spark.sql("ALTER TABLE t ADD COLUMN d CHAR(3) DEFAULT 'x'")
+    for change in ("c TYPE STRING", "v TYPE STRING", "w TYPE VARCHAR(5)"):
+        spark.sql(f"ALTER TABLE t ALTER COLUMN {change}")
+    with pytest.raises((AnalysisException, CatalogError), match="to which only a CHAR adds spaces"):
+        spark.sql("ALTER TABLE t ALTER COLUMN d TYPE STRING")
+    found = [f"{row.col_name} {row.data_type}" for row in spark.sql("DESCRIBE t").collect()][:4]
+    assert found == ["c string", "v string", "w varchar(5)", "d char(3)"]
+    spark.sql("INSERT INTO t VALUES ('longer', 'longer', 'five5', 'y')")
+    assert rows(spark, "SELECT * FROM t") == [("a   ", "b", "c", "x  "), ("longer", "longer", "five5", "y  ")]
+    assert rows(spark, "SELECT v FROM t WHERE c = 'a   ' AND v = 'b'") == [("b",)]
+
+
+@pytest.mark.promise(
+    "restore", "a session table whose columns were dropped, renamed or moved is restored as it was", detail=True
+)
+@pytest.mark.parametrize("is_there", [True, False])
+def test_an_evolved_table_is_restored_as_it_was(spark: SparkSession, t: str, is_there: bool) -> None:
+    made(spark, "SELECT 1 AS id, 'a' AS a, 'b' AS b, 'c' AS c")
+    for change in ("DROP COLUMN a", "RENAME COLUMN b TO z", "ALTER COLUMN c FIRST", "ADD COLUMN d INT DEFAULT 5"):
+        spark.sql(f"ALTER TABLE t {change}")
+    spark.sql("INSERT INTO t (id, z) VALUES (2, 'z')")
+    before, query = [(1, "c", "b", 5), (2, None, "z", 5)], "SELECT id, c, z, d FROM t"
+    assert rows(spark, query) == before
+    spark.sql("CREATE SAVEPOINT evolved FOR TABLE t")
+    spark.sql("ALTER TABLE t DROP COLUMN c" if is_there else "DROP TABLE t")
+    spark.sql("RESTORE TABLE t TO SAVEPOINT evolved")
+    assert (spark.table("t").columns, rows(spark, query)) == (["c", "id", "z", "d"], before)
+    assert rows(spark, "SELECT id FROM t WHERE z = 'b'") == [(1,)]
+    with pytest.raises((AnalysisException, CatalogError), match="have another column a"):
+        spark.sql("ALTER TABLE t ADD COLUMN a STRING")
+    spark.sql("INSERT INTO t (id, c) VALUES (3, 'cc')")
+    assert rows(spark, f"{query} WHERE id = 3") == [(3, "cc", None, 5)]
+    spark.sql("DROP SAVEPOINT evolved")
+
+
+def test_a_table_whose_property_asked_in_vain_for_ids_is_restored_as_it_was(spark: SparkSession, t: str) -> None:
+    """Spark's own CREATE TABLE gives none."""
+    spark.sql("CREATE TABLE t (id INT, a STRING) USING parquet TBLPROPERTIES ('twophase.field_ids' = 'true')")
+    spark.sql("INSERT INTO t VALUES (1, 'a')")
+    spark.sql("CREATE SAVEPOINT unnumbered FOR TABLE t")
+    spark.sql("INSERT INTO t VALUES (2, 'b')")
+    spark.sql("RESTORE TABLE t TO SAVEPOINT unnumbered")
+    assert rows(spark, "SELECT * FROM t") == [(1, "a")]
+    spark.sql("DROP SAVEPOINT unnumbered")
 
 
 def test_columns_are_added_behind_those_that_a_metastore_has_refused(spark: SparkSession, t: str) -> None:

@@ -72,7 +72,9 @@ def test_columns_of_an_orc_table_are_added_dropped_and_moved_by_name(spark: Spar
     assert rows(spark, "SELECT a FROM t WHERE e = 'x' OR c = '1'") == [(1,), (9,)]
 
 
-@pytest.mark.promise("evolution", "no name of an ORC table's files is taken for another column: refused, or a rewrite")
+@pytest.mark.promise(
+    "evolution", "no name of an ORC table's files is taken for another column: refused, or a rewrite", detail=True
+)
 def test_names_of_an_orc_table_are_not_taken_for_other_columns(spark: SparkSession, t: str) -> None:
     made(spark, "SELECT id AS a, id + 100 AS b FROM range(3)")
     spark.sql("ALTER TABLE t DROP COLUMN b")
@@ -98,7 +100,7 @@ WIDER = [
 ]  # fmt: skip
 
 
-@pytest.mark.promise("evolution", "a wider type of an ORC table is read rightly by Spark itself")
+@pytest.mark.promise("evolution", "a wider type of an ORC table is read rightly by Spark itself", detail=True)
 def test_wider_types_of_an_orc_table_are_read_by_spark_itself(spark: SparkSession, t: str) -> None:
     made(spark, f"SELECT {', '.join(f'CAST(id AS {old}) AS c{i}' for i, (old, _) in enumerate(WIDER))} FROM range(5)")
     before = files_of(spark)
@@ -117,7 +119,9 @@ def test_wider_types_of_an_orc_table_are_read_by_spark_itself(spark: SparkSessio
         spark.sql("ALTER TABLE t ALTER COLUMN a TYPE STRING")
 
 
-@pytest.mark.promise("evolution", "fields within an ORC table's structs, lists and maps change without touching a file")
+@pytest.mark.promise(
+    "evolution", "fields within an ORC table's structs, lists and maps change without touching a file", detail=True
+)
 def test_fields_within_structs_lists_and_maps_of_an_orc_table_change(spark: SparkSession, t: str) -> None:
     within = "array(named_struct('u', CAST(id AS INT), 'v', 1)) AS l, map('k', named_struct('u', 1, 'v', 2)) AS m"
     made(spark, f"SELECT id, named_struct('x', CAST(id AS INT), 'y', CAST(id AS STRING)) AS s, {within} FROM range(4)")
@@ -160,7 +164,9 @@ def test_a_session_without_twophase_reads_an_altered_orc_table_as_an_attached_on
         twophase.attach(spark)
 
 
-@pytest.mark.promise("evolution", "timestamps of an ORC table stay readable, which Spark compares by their position")
+@pytest.mark.promise(
+    "evolution", "timestamps of an ORC table stay readable, which Spark compares by their position", detail=True
+)
 def test_a_change_that_would_make_orc_files_unreadable_is_a_rewrite(spark: SparkSession, t: str) -> None:
     both = "TIMESTAMP'2020-01-01 00:00:00' AS a, TIMESTAMP_NTZ'2020-01-01 00:00:00' AS b, 1 AS c"
     made(spark, f"SELECT {both}")
@@ -175,7 +181,9 @@ def test_a_change_that_would_make_orc_files_unreadable_is_a_rewrite(spark: Spark
     assert rows(spark, "SELECT c FROM t WHERE b IS NULL") == [(1,)]
 
 
-@pytest.mark.promise("evolution", "an ORC table whose files are not read by name changes its columns only by a rewrite")
+@pytest.mark.promise(
+    "evolution", "an ORC table whose files are not read by name changes its columns only by a rewrite", detail=True
+)
 def test_what_is_read_by_position_is_rewritten(spark: SparkSession, t: str) -> None:
     made(spark, "SELECT 1 AS _col0, 2 AS _col1")
     rewritten(spark, "DROP COLUMN _col0")
@@ -194,7 +202,7 @@ def test_what_is_read_by_position_is_rewritten(spark: SparkSession, t: str) -> N
 
 
 @pytest.mark.promise(
-    "evolution", "an ORC table over files of Hive before 2.0 is altered by a rewrite, or gets last columns"
+    "evolution", "an ORC table over files of Hive before 2.0 is altered by a rewrite, or gets last columns", detail=True
 )
 @pytest.mark.parametrize("by", ["", pytest.param("PARTITIONED BY (p)", marks=pytest.mark.exhaustive)])
 def test_files_without_names_of_columns_are_rewritten(spark: SparkSession, t: str, tmp_path: Path, by: str) -> None:
@@ -281,7 +289,9 @@ def test_one_write_brings_its_columns_to_an_orc_table(spark: SparkSession, t: st
     assert rows(spark, "SELECT id FROM t WHERE s.x > 1 OR m = 'm'") == [(2,), (3,)]
 
 
-@pytest.mark.promise("evolution", "rows that were staged before an ALTER TABLE of an ORC table go by their names")
+@pytest.mark.promise(
+    "evolution", "rows that were staged before an ALTER TABLE of an ORC table go by their names", detail=True
+)
 def test_rows_staged_before_an_alter_of_an_orc_table_go_by_their_names(spark: SparkSession, t: str) -> None:
     made(spark, "SELECT 1 AS a, 2 AS b")
     meanwhile(spark, "INSERT INTO t VALUES (3, 4)", "DROP COLUMN a", "ADD COLUMN c INT FIRST")

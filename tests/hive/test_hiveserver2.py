@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import functions
@@ -14,7 +15,7 @@ from tests.servers import Server
 from twophase.catalog import TableChange
 from twophase.catalogs.hive.identity import STORE
 from twophase.catalogs.hive.metastore import Metastore
-from twophase.catalogs.hive.tables import HiveTable
+from twophase.catalogs.hive.tables import HivePartition, HiveTable
 from twophase.errors import CatalogError, ConfigurationError, TableAlreadyExistsError, WriteConflictError
 from twophase.model import Level, ObjectPath, Outcome, OverwriteScope, Purpose
 
@@ -126,6 +127,7 @@ def test_losers_and_aborts(world: World) -> None:
 @pytest.mark.promise(
     "same-answers",
     "a value goes through HiveServer2 as it is written, and names no variable of the server",
+    detail=True,
 )
 def test_a_value_is_what_the_user_wrote_and_no_variable_of_the_server(world: World) -> None:
     told = "${env:PATH} ${spark:spark.app.name} $${x} \\${y}"
@@ -141,6 +143,23 @@ def test_a_value_is_what_the_user_wrote_and_no_variable_of_the_server(world: Wor
     df = world.sql("SELECT 1 AS id").withColumnRenamed("id", "x${env:PATH}")
     with pytest.raises(CatalogError, match="a name in the statement"):
         world.run("named", df, database="shop")
+
+
+@pytest.mark.promise("same-answers", "a location goes through HiveServer2 as it is written", detail=True)
+def test_a_location_is_what_the_user_wrote_and_no_variable_of_the_server(world: World, tmp_path: Path) -> None:
+    odd = [f"{tmp_path}/{name}" for name in ("${env:PATH}", "x ${spark:spark.app.name}", "$${x}", "p${env:HOME}q")]
+    df = world.sql("SELECT 1 AS id, 2 AS k")
+    world.run("placed", df, by=["k"], database="shop", location=odd[0])
+    assert rows(world, "placed") == [(1, 2)]
+    store = world.catalog.metastore
+    table = store.get_table("shop", "placed")
+    assert table is not None
+    assert table.location == f"file:{odd[0]}"
+
+    store.add_partitions(table, [HivePartition({"k": "3"}, odd[1]), HivePartition({"k": "4"}, odd[2])])
+    store.alter_partitions(table, [HivePartition({"k": "4"}, odd[3])])
+    found = {part.values["k"]: part.location for part in store.list_partitions(table)}
+    assert found == {"2": f"file:{odd[0]}/k=2", "3": f"file:{odd[1]}", "4": f"file:{odd[3]}"}
 
 
 def test_one_statement_returns_the_locations_of_all_tables(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

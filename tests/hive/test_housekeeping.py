@@ -309,7 +309,7 @@ def counted_crossings() -> Iterator[Crossings]:
         py4j.removeHandler(found)
 
 
-@pytest.mark.promise("cost", "`clean` asks as often beside many partitions as beside few")
+@pytest.mark.promise("cost", "`clean` asks as often beside many partitions as beside few", detail=True)
 def test_clean_asks_as_often_beside_many_partitions_as_beside_few(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -334,7 +334,7 @@ def test_clean_asks_as_often_beside_many_partitions_as_beside_few(
     assert 0 < crossed[1] <= crossed[0], crossed
 
 
-@pytest.mark.promise("cost", "`clean` reads no partition where nothing could be removed")
+@pytest.mark.promise("cost", "`clean` reads no partition where nothing could be removed", detail=True)
 @pytest.mark.parametrize("left", ["nothing", "a live transaction", "within its retention"])
 def test_clean_reads_no_partition_where_nothing_could_go(
     world: World, monkeypatch: pytest.MonkeyPatch, left: str

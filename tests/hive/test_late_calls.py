@@ -195,7 +195,7 @@ def test_what_was_rolled_back_stays_as_long_as_a_replaced_version_and_then_goes(
     assert sorted(world.rows("t")) == OLD
 
 
-@pytest.mark.parametrize(("recipe", "step"), [("pointer", "withdraw"), ("pointer", "fence"), ("rename", "fence")])
+@pytest.mark.parametrize(("recipe", "step"), [("pointer", "quarantine"), ("pointer", "fence"), ("rename", "fence")])
 @pytest.mark.parametrize("action", ["error", "error_after"])
 def test_a_recovery_that_fails_at_the_fence_is_carried_through_by_the_next(
     world: World, recipe: str, step: str, action: Any

@@ -344,7 +344,7 @@ def test_a_creation_that_dies_while_its_first_stamp_is_written_is_removed_by_cle
         # Its process was killed: what it has written of the stamp stays.
         patch.setattr(os, "unlink", lambda path, **facts: None if ".part" in str(path) else unlink(path, **facts))
         patch.setattr("os.replace", full_disk)
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(CatalogError, match=r"The store of default\.t has failed: .*No space left"):
             bench.create()
     (part,) = bench.kept_files()
     assert part.suffix == ".part"
@@ -362,7 +362,7 @@ def test_a_creation_that_dies_while_its_first_stamp_is_written_is_removed_by_cle
 def test_a_savepoint_that_meets_a_full_disk_leaves_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("os.replace", full_disk)
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(CatalogError, match=r"The store of default\.t has failed: .*No space left"):
             bench.create()
     assert (bench.kept_files(), bench.timeline.savepoints(), bench.timeline.locks()) == ([], [], [])
     bench.create()

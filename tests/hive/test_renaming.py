@@ -305,3 +305,102 @@ def test_a_delayed_call_does_not_hide_a_table_whose_drop_recovery_has_rolled_bac
     (fence,) = world.hidden_tables()
     assert PLACEHOLDER in world.catalog.existing(ObjectPath.of("default", fence)).properties
     metastore.forget_table("default", fence)
+    # The first of the two calls has made it EXTERNAL: its DROP would leave its files.
+    for participant in (*reversed(pair), drop):
+        participant.abort()
+    assert world.catalog.existing(NEW).kind == "MANAGED" and world.hidden_tables() == []
+
+
+# -- a drop by the new name --------------------------------------------------------------------------------------------
+
+
+def dropping_renamed(world: World, *, swaps: bool, transaction: str = "test-drops") -> tuple[list[Any], list[Any]]:
+    """Participants that a later statement takes the place of, and the others up to the decision.
+
+    OLD is renamed, and dropped by its new name; if it ``swaps``, NEW gets the name OLD in between.
+    """
+    catalog, aside = world.catalog, ObjectPath.of("default", "aside")
+    made: list[Any] = []
+
+    def begun(participant: Any) -> Any:
+        participant.begin()
+        made.append(participant)
+        return participant
+
+    def context(base: Any = None) -> WriteContext:
+        return WriteContext(transaction, len(made), base=None if base is None else base.document)
+
+    away = begun(catalog.two_phase_rename_table(OLD, aside, context=context()))
+    left = begun(catalog.two_phase_leave_table(OLD, away, context=context()))
+    if swaps:
+        arriving = begun(catalog.two_phase_rename_table(NEW, OLD, context=context(left)))
+        begun(catalog.two_phase_leave_table(NEW, arriving, context=context()))
+    begun(catalog.two_phase_drop_table(aside, context=context(away)))
+    superseded = [away, left] if swaps else [away]
+    current = [participant for participant in made if participant not in superseded]
+    for participant in current:
+        participant.prepare()
+    return superseded, current
+
+
+def groups(world: World, participants: list[Any]) -> list[list[Any]]:
+    """The participants of each table, in the order of their statements."""
+    found: dict[str | None, list[Any]] = {}
+    for participant in participants:
+        found.setdefault(world.catalog.group_key(participant), []).append(participant)
+    return list(found.values())
+
+
+@pytest.mark.promise(
+    "ddl-in-blocks", "a session table that a block renames and drops comes back, or goes wholly", detail=True
+)
+@pytest.mark.parametrize(
+    ("swaps", "backwards"),
+    [(False, False), (True, False), (True, True)],
+    ids=["alone", "for another one", "before another one"],
+)
+def test_a_table_that_is_dropped_by_its_new_name_comes_back_or_goes(world: World, swaps: bool, backwards: bool) -> None:
+    world.run("t", world.sql("SELECT id, id % 2 AS k FROM range(4)"), by=("k",))
+    world.run("u", world.sql("SELECT 7L AS id, 'new' AS k"))
+    old, rows = world.catalog.existing(OLD), world.rows("t")
+    superseded, current = dropping_renamed(world, swaps=swaps)
+    order = groups(world, current)[:: -1 if backwards else 1]
+    for again in (True, False):
+        for group in order:
+            world.catalog.publish_group(group)
+            assert world.catalog.group_outcome([world.reborn(p) for p in group]) is Outcome.PUBLISHED
+        assert world.catalog.find(ObjectPath.of("default", "aside")) is None
+        assert (world.rows("t") if swaps else world.catalog.find(OLD)) == ([(7, "new")] if swaps else None)
+        for group in reversed(order) if again else []:
+            assert world.catalog.compensate_group([world.reborn(p) for p in group])
+            assert world.catalog.group_outcome(group) is Outcome.NOT_PUBLISHED
+            assert world.catalog.compensate_group(group)
+        if again:
+            now = world.catalog.existing(OLD)
+            assert (now.location, now.kind, now.stamp) == (old.location, old.kind, old.stamp)
+            assert (world.rows("t"), world.rows("u"), world.hidden_tables()) == (rows, [(7, "new")], [])
+    for participant in (*current, *map(world.reborn, current)):
+        participant.finish()
+    for participant in superseded:
+        participant.abort()
+    drop = order[0 if backwards else -1]
+    assert not world.catalog.compensate_group(drop) and world.hidden_tables() == []
+    world.clean()
+    assert world.rows("t" if swaps else "u") == [(7, "new")]
+    assert not list(Path(str(old.location).removeprefix("file:")).rglob("*.parquet"))
+
+
+@pytest.mark.parametrize("change", [_replaced, _dropped])
+def test_a_table_that_others_change_is_not_dropped_by_its_new_name(
+    world: World, change: Callable[[World], None]
+) -> None:
+    world.run("t", world.sql("SELECT id FROM range(2)"))
+    superseded, current = dropping_renamed(world, swaps=False)
+    change(world)
+    with pytest.raises(WriteConflictError):
+        world.catalog.publish_group(current)
+    for participant in (*reversed(current), *superseded):
+        participant.abort()
+    if change is _replaced:
+        assert world.rows("t") == [(7,)]
+    assert world.hidden_tables() == [] and world.staged() == []

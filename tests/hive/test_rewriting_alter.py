@@ -45,7 +45,7 @@ def properties(spark: SparkSession) -> dict[str, str]:
 
 
 @pytest.mark.promise(
-    "evolution", "a plain Parquet table is altered by a rewrite where the user chose it, and read right"
+    "evolution", "a plain Parquet table is altered by a rewrite where the user chose it, and read right", detail=True
 )
 @pytest.mark.parametrize("by", ["PARTITIONED BY (p)", pytest.param("", marks=pytest.mark.exhaustive)])
 def test_a_plain_table_is_renamed_and_takes_a_dropped_name_again(spark: SparkSession, t: str, by: str) -> None:
@@ -84,7 +84,7 @@ def test_a_plain_table_is_renamed_and_takes_a_dropped_name_again(spark: SparkSes
             spark.sql("ALTER TABLE t RENAME COLUMN p TO q")
 
 
-@pytest.mark.promise("evolution", "a rewrite casts to another type as far as the policy of the table goes")
+@pytest.mark.promise("evolution", "a rewrite casts to another type as far as the policy of the table goes", detail=True)
 def test_a_type_changes_as_far_as_the_policy_goes(spark: SparkSession, t: str) -> None:
     query = "SELECT CAST(id AS INT) AS a, CAST(id AS TINYINT) AS b, X'C3' AS c, DATE '2024-01-01' AS d FROM range(4)"
     made(spark, query)

@@ -248,13 +248,13 @@ def test_the_answers_are_the_same(session: SparkSession) -> None:
     assert_same_answers(session, STATEMENTS)
 
 
-@pytest.mark.promise("same-answers", "a static overwrite replaces the partition that stock Spark's would")
+@pytest.mark.promise("same-answers", "a static overwrite replaces the partition that stock Spark's would", detail=True)
 @pytest.mark.parametrize("values", VALUES_OF_PARTITIONS)
 def test_a_static_overwrite_replaces_the_partition_that_spark_itself_would(session: SparkSession, values: str) -> None:
     assert_same_answers(session, VALUES_OF_PARTITIONS[values])
 
 
-@pytest.mark.promise("same-answers", "columns of any name make partitions and buckets")
+@pytest.mark.promise("same-answers", "columns of any name make partitions and buckets", detail=True)
 @pytest.mark.parametrize(
     "name", ["größe", "c.d", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("c d", "c-d"))]
 )
@@ -262,7 +262,7 @@ def test_a_column_of_any_name_makes_partitions_and_buckets(session: SparkSession
     assert_same_answers(session, _columns_named(name))
 
 
-@pytest.mark.promise("same-answers", "a format may be given in capitals or by its class")
+@pytest.mark.promise("same-answers", "a format may be given in capitals or by its class", detail=True)
 @pytest.mark.parametrize("name", FORMATS_AS_WRITTEN)
 def test_a_format_may_be_given_in_capitals_and_by_its_class(session: SparkSession, name: str) -> None:
     assert_same_answers(session, _format_named(name))

@@ -97,7 +97,7 @@ def test_every_change_of_a_schema_is_a_version_with_its_commit(spark: SparkSessi
     assert (shown(spark), known(spark)) == (["z:1"], ["commit"])
 
 
-@pytest.mark.promise("evolution", "a table's schema is known as of any commit")
+@pytest.mark.promise("evolution", "a table's schema is known as of any commit", detail=True)
 def test_the_schema_as_of_a_commit_is_the_last_one_up_to_it(spark: SparkSession, t: str) -> None:
     timeline = twophase.attach(spark).timeline
     spark.sql("CREATE TABLE t (z INT) USING parquet")

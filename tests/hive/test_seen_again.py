@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import twophase
 from tests.hive.conftest import start_session
-from tests.spark.routed import stock_session
+from tests.spark.routed import begun, stock_session
 
 spark40_first_cases = True
 
@@ -32,19 +32,6 @@ FILES = pytest.mark.parametrize(
         pytest.param(PARTITIONED, id="partitioned"),
     ],
 )
-
-Run = Callable[[SparkSession, str], object]
-
-
-def ours(spark: SparkSession, text: str) -> None:
-    spark.sql(text)
-
-
-def stock(spark: SparkSession, text: str) -> None:
-    spark._jsparkSession.sql(text)
-
-
-BOTH = pytest.mark.parametrize("run", [ours, stock])
 
 
 @pytest.fixture(scope="module")
@@ -65,11 +52,11 @@ def spark(attached: SparkSession) -> Iterator[SparkSession]:
     attached.sql("DROP TABLE IF EXISTS t")
 
 
-def filled(spark: SparkSession, made: str, run: Run = ours) -> str:
+def filled(spark: SparkSession, made: str) -> str:
     """Make the table with one row; the statement that adds one more."""
-    run(spark, made)
+    spark.sql(made)
     one = "INSERT INTO t VALUES (1, 1)" if "PARTITIONED" in made else "INSERT INTO t VALUES (1)"
-    run(spark, one)
+    spark.sql(one)
     return one
 
 
@@ -90,21 +77,24 @@ def test_a_frame_and_a_view_made_before_show_the_new_rows(spark: SparkSession, m
 
 
 @pytest.mark.promise("caches", "what is cached stays cached and shows the new rows")
-@BOTH
+@pytest.mark.parametrize("writer", ["twophase", "stock Spark"])
 @FILES
-def test_what_is_cached_stays_cached_and_shows_the_new_rows(spark: SparkSession, made: str, run: Run) -> None:
-    insert = filled(spark, made, run)
-    table, query = spark.table("t"), spark.table("t").where("id > 0")
+def test_what_is_cached_stays_cached_and_shows_the_new_rows(spark: SparkSession, made: str, writer: str) -> None:
+    session = spark if writer == "twophase" else stock_session(spark)
+    before = begun(spark)
+    insert = filled(session, made)
+    table, query = session.table("t"), session.table("t").where("id > 0")
     table.persist(StorageLevel.MEMORY_ONLY)
     query.cache()
     assert (table.count(), query.count()) == (1, 1)
     for expected in (2, 3):
-        run(spark, insert)
-        again = spark.table("t").where("id > 0")
-        assert spark.catalog.isCached("t")
+        session.sql(insert)
+        again = session.table("t").where("id > 0")
+        assert session.catalog.isCached("t")
         assert is_cached(again)
-        assert (table.count(), query.count(), spark.table("t").count(), again.count()) == (expected,) * 4
-        assert spark.table("t").storageLevel == StorageLevel.MEMORY_ONLY
+        assert (table.count(), query.count(), session.table("t").count(), again.count()) == (expected,) * 4
+        assert session.table("t").storageLevel == StorageLevel.MEMORY_ONLY
+    assert begun(spark) - before == (3 if writer == "twophase" else 0)
 
 
 @pytest.mark.parametrize("made", [PARQUET, CONVERTED, PARTITIONED, SERDE])
@@ -115,6 +105,29 @@ def test_a_table_cached_by_its_name_stays_cached(spark: SparkSession, made: str)
     assert (spark.catalog.isCached("t"), spark.table("t").count()) == (True, 2)
     spark.catalog.uncacheTable("t")
     assert not spark.catalog.isCached("t")
+
+
+@pytest.mark.promise("caches", "what is cached shows the new rows, also after Spark has resolved its table anew")
+@pytest.mark.parametrize("between", ["REFRESH TABLE t", "TRUNCATE TABLE t", "ANALYZE TABLE t COMPUTE STATISTICS"])
+@FILES
+def test_what_is_cached_shows_the_new_rows_after_spark_has_resolved_its_table_anew(
+    spark: SparkSession, made: str, between: str
+) -> None:
+    insert = filled(spark, made)
+    spark.sql("CACHE TABLE t")
+    spark.table("t").where("id > 0").cache()
+    spark.sql("CREATE OR REPLACE TEMPORARY VIEW seen AS SELECT id FROM range(9) WHERE id IN (SELECT id FROM t)")
+    spark.sql("CACHE TABLE seen")
+    spark.sql(between)
+    expected = spark.table("t").count()
+    assert expected == (not between.startswith("TRUNCATE"))
+    for _ in range(2):
+        spark.sql(insert)
+        expected += 1
+        assert (spark.table("t").count(), spark.table("t").where("id > 0").count()) == (expected, expected)
+        assert (spark.table("seen").count(), spark.catalog.isCached("t")) == (1, True)
+    spark.sql(insert.replace("INTO", "OVERWRITE"))
+    assert (spark.table("t").count(), spark.table("t").where("id > 0").count()) == (1, 1)
 
 
 def by_foreach_batch(_: SparkSession, rows: DataFrame, place: Path) -> None:
@@ -210,6 +223,19 @@ def test_a_table_of_a_dropped_ones_name_is_not_read_as_that(spark: SparkSession,
         assert spark.table("hive.d.t").collect() == spark.table("d.t").collect() == []
     finally:
         spark.sql("DROP DATABASE hive.d CASCADE")
+
+
+@pytest.mark.promise("caches", "a table with CHAR and VARCHAR columns is read and written after a write as before it")
+@pytest.mark.parametrize("made", ["PARTITIONED BY (p)", ""], ids=["partitioned", "flat"])
+def test_columns_of_char_and_varchar_are_the_same_after_a_write(spark: SparkSession, made: str) -> None:
+    spark.sql(f"CREATE TABLE t (a INT, v VARCHAR(3), p CHAR(3)) USING parquet {made}")
+    into, more = ("t PARTITION (p = 'a')", "") if made else ("t", ", 'a'")
+    for number, write in enumerate(("INSERT INTO", "INSERT OVERWRITE", "INSERT OVERWRITE")):
+        spark.sql(f"{write} {into} VALUES ({number}, 'v'{more})")
+        assert spark.table("t").collect() == [(number, "v", "a  ")]
+        assert spark.table("t").where("p = 'a' AND v = 'v'").count() == 1
+    with pytest.raises(Exception, match="EXCEED_LIMIT_LENGTH"):
+        spark.sql(f"INSERT INTO {into} VALUES (9, 'long'{more})")
 
 
 def test_a_transaction_leads_what_was_made_before_too(spark: SparkSession) -> None:

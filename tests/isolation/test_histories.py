@@ -80,7 +80,6 @@ def test_concurrent_blocks_leave_a_history_without_the_anomalies_that_their_leve
 PROCESSES, BLOCKS, KILLS = 3, 200, 15.0
 
 
-@pytest.mark.quick
 def test_processes_that_are_killed_leave_a_history_without_the_anomalies_that_their_level_forbids(
     tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:

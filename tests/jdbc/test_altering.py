@@ -96,6 +96,33 @@ def test_a_table_changes_in_every_way_and_keeps_its_rows(catalog: JdbcCatalog, t
     assert shape(catalog, table)[:2] == [("id", "int64", True, None), ("label", "string", True, None)]
 
 
+@pytest.mark.promise("evolution", "in a database: a column's DEFAULT is set and dropped, and old rows stay as they are")
+def test_a_default_is_set_and_dropped(catalog: JdbcCatalog, table: ObjectPath, place: Place) -> None:
+    def default(name: str, sql: str | None) -> TableChange:
+        return TableChange("update_column_default", (name,), {"default": sql})
+
+    def insert(number: int) -> tuple[Any, ...]:
+        place.execute(f"INSERT INTO {place.name(table)} (id) VALUES ({number})", table.database)
+        (found,) = [row[1:] for row in place.rows(table) if row[0] == number]
+        return tuple(found)
+
+    catalog.alter_table(table, [drop("ratio"), drop("price"), add("n", default="5")])
+    changes = [default("name", "'it-is'"), default("n", "6"), default("missing", "NULL"), null("n", False)]
+    catalog.alter_table(table, changes)
+    assert insert(3) == ("it-is", None, 6)
+    catalog.alter_table(table, [default("name", None), default("n", "-7"), rename("missing", "rest")])
+    assert insert(4) == (None, None, -7)
+    assert sorted(place.rows(table))[:2] == [(1, "one", None, 5), (2, "two", None, 5)]
+    before = shape(catalog, table)
+    for change in (default("n", "1 + 1"), default("n", "'x'"), default("nowhere", "1")):
+        with pytest.raises((CatalogError, SchemaError)):
+            catalog.alter_table(table, [default("name", "'lost'"), change])
+    assert (shape(catalog, table), insert(5)) == (before, (None, None, -7))
+    catalog.alter_table(table, [default("n", None)])
+    with pytest.raises(Exception, match=r"(?i)default|null"):
+        insert(6)
+
+
 def test_columns_take_their_place_where_the_database_can(catalog: JdbcCatalog, table: ObjectPath, place: Place) -> None:
     changes = [
         add("front", position="first"),

@@ -54,7 +54,9 @@ def defined(place: Place, path: ObjectPath) -> list[str]:
     return [line.strip().removesuffix(",") for line in text.splitlines()]
 
 
-@pytest.mark.promise("ddl-in-blocks", "a table of MariaDB that a block alters keeps all that belongs to it")
+@pytest.mark.promise(
+    "ddl-in-blocks", "a table of MariaDB that a block alters keeps all that belongs to it", detail=True
+)
 def test_an_altered_copy_has_all_that_the_table_has(catalog: JdbcCatalog, table: ObjectPath, place: Place) -> None:
     before, rows = defined(place, table), sorted(place.rows(table))
     done = staged(catalog, table, add("more", pa.int32()), rename("name", "label"), drop("old"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
@@ -218,3 +219,23 @@ def test_the_doctor_reports_a_server_that_may_forget_what_it_committed(place: Pl
     for setting, told in ((2, [True]), (1, [])):
         place.execute(f"SET GLOBAL innodb_flush_log_at_trx_commit = {setting}")
         assert ["innodb_flush_log_at_trx_commit" in problem for problem in catalog.check()] == told
+
+
+def test_a_server_that_is_gone_without_a_word_is_noticed_and_a_slow_statement_is_waited_for(
+    catalog: JdbcCatalog, path: ObjectPath
+) -> None:
+    with catalog.store.engine(path.database).connect() as connection:
+        connected = connection.connection.dbapi_connection._sock  # type: ignore[union-attr]
+        assert connected.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
+        assert connected.gettimeout() is None
+        assert connection.scalar(sa.text("SELECT sleep(1.1)")) == 0
+
+
+def test_a_server_that_says_nothing_is_given_up() -> None:
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        url = f"mysql+pymysql://user@127.0.0.1:{silent.getsockname()[1]}/shop"
+        catalog = open_jdbc(url=url, connect_timeout="1")
+        with pytest.raises(CatalogError, match=r"timed out|Lost connection"):
+            catalog.list_databases()
+        catalog.close()

@@ -11,9 +11,9 @@ from tests.jdbc.conftest import make_place
 from tests.jdbc.places import Place
 from tests.jdbc.statements import ROWS, run, stage, transaction_id
 from tests.jdbc.test_waiting_statements import INSERT, REPLACE, before, renamed
-from twophase.catalogs.jdbc import JdbcCatalog, publishing
+from twophase.catalogs.jdbc import JdbcCatalog, publishing, table_locks
 from twophase.catalogs.jdbc.mysql import MySQL
-from twophase.errors import CatalogError, TableAlreadyExistsError, WriteConflictError
+from twophase.errors import AtomicityNotSupportedError, CatalogError, TableAlreadyExistsError, WriteConflictError
 from twophase.model import ObjectPath, Outcome, Purpose, WriteContext
 
 pytestmark = pytest.mark.parametrize("place", ["mariadb"], indirect=True)
@@ -180,3 +180,107 @@ def test_a_database_that_is_known_by_its_dialect_only_renames_nothing_in_a_block
     with contextlib.closing(make_place("plain-mariadb", request, tmp_path).catalog()) as plain:
         assert plain.two_phase_rename_table(path, new, context=WriteContext(transaction_id())) is None
     assert place.rows(path) == ROWS
+
+
+# -- a drop by the new name --------------------------------------------------------------------------------------------
+
+
+def dropped_by_new_name(
+    catalog: JdbcCatalog, path: ObjectPath, aside: ObjectPath, built: ObjectPath | None = None
+) -> list[Any]:
+    """The participants of a table that is renamed, and dropped by that name; another one gets its former name."""
+    transaction = transaction_id()
+    made: list[Any] = []
+
+    def staged(participant: Any) -> Any:
+        assert participant is not None
+        made.append(participant)
+        try:
+            for step in (participant.begin, participant.prepare, participant.persist):
+                step()
+        except CatalogError:
+            undo(made)
+            raise
+        return participant
+
+    def context(base: Any = None) -> WriteContext:
+        return WriteContext(transaction, len(made), base=None if base is None else base.document)
+
+    away = staged(catalog.two_phase_rename_table(path, aside, context=context()))
+    left = staged(catalog.two_phase_leave_table(path, away, context=context()))
+    superseded = [away]
+    if built is not None:
+        arriving = staged(catalog.two_phase_rename_table(built, path, context=context(left)))
+        staged(catalog.two_phase_leave_table(built, arriving, context=context()))
+        superseded.append(left)
+    staged(catalog.two_phase_drop_table(aside, context=context(away)))
+    undo(superseded)
+    return [participant for participant in made if participant not in superseded]
+
+
+@pytest.mark.promise("ddl-in-blocks", "on MariaDB a table is dropped by a name that only the block knows, in one step")
+def test_a_renamed_table_is_dropped_in_the_step_that_gives_its_name_to_another_one(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath, new: ObjectPath
+) -> None:
+    built = ObjectPath.of(path.database, "built")
+    run(catalog, path)
+    run(catalog, built, rows=[(9, "nine")])
+    for other in (built, None):
+        members = dropped_by_new_name(catalog, path, new, other)
+        assert len({catalog.group_key(member) for member in members}) == 1
+        before_it = place.rows(path)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(MySQL, "rename_all", lambda *_: (_ for _ in ()).throw(OSError("the server is gone")))
+            with pytest.raises(CatalogError, match="the server is gone"):
+                publishing.publish(catalog.store, members)
+        assert {member.outcome() for member in members} == {Outcome.NOT_PUBLISHED} and place.rows(path) == before_it
+        for _ in range(2):  # A recovery repeats it.
+            publish(catalog, members)
+        assert {member.outcome() for member in members} == {Outcome.PUBLISHED}
+        assert not place.has(new) and not place.has(built)
+        assert place.has(path) == (other is not None)
+    tables = {str(name) for (name,) in place.execute(f"SHOW TABLES FROM {path.database}")}
+    assert not {name for name in tables if "_o_" in name or "_l_" in name}
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before the publish", "before its last look"])
+def test_rows_that_others_write_to_a_table_are_not_dropped_by_its_new_name(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath, new: ObjectPath, late: bool
+) -> None:
+    run(catalog, path)
+    members = dropped_by_new_name(catalog, path, new)
+
+    def insert() -> None:
+        place.execute(INSERT.format(t=place.name(path)))
+
+    with before(table_locks, "held", insert) if late else contextlib.nullcontext():
+        if not late:
+            insert()
+        with pytest.raises(WriteConflictError):
+            publishing.publish(catalog.store, members)
+    undo(members)
+    assert sorted(place.rows(path)) == sorted([*ROWS, (777, "theirs")])
+
+
+def test_a_table_that_others_refer_to_is_not_dropped_by_its_new_name(
+    place: Place, catalog: JdbcCatalog, database: str, new: ObjectPath
+) -> None:
+    path, child = ObjectPath.of(database, "parents"), ObjectPath.of(database, "child")
+    place.execute(f"CREATE TABLE {place.name(path)} (id INT PRIMARY KEY)")
+    place.execute(f"CREATE TABLE {place.name(child)} (id INT, FOREIGN KEY (id) REFERENCES {place.name(path)} (id))")
+    with pytest.raises(CatalogError, match=r"foreign key .* of child refers to it"):
+        dropped_by_new_name(catalog, path, new)
+    place.execute(f"DROP TABLE {place.name(child)}")
+
+
+def test_two_tables_are_not_dropped_by_the_same_name(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath, new: ObjectPath
+) -> None:
+    for one in (path, new):
+        run(catalog, one)
+    drop = catalog.two_phase_drop_table(new, context=WriteContext("test-two"))
+    assert drop is not None
+    arriving = catalog.two_phase_rename_table(path, new, context=WriteContext("test-two", 1, base=drop.document))
+    assert arriving is not None
+    with pytest.raises(AtomicityNotSupportedError, match="has renamed a table"):
+        catalog.two_phase_drop_table(new, context=WriteContext("test-two", 2, base=arriving.document))

@@ -24,6 +24,8 @@ from twophase.model import Capabilities, ObjectPath, Purpose, TableDefinition
 from twophase.testing._suite_base import SCHEMA
 from twophase.testing.conformance import CatalogConformance, Driver, FreshProcess
 
+quick_first_cases = True
+
 #: The clients of the file systems that are not local.
 CLIENTS = {"s3a": ObjectStore, "hdfs": LikeHdfs}
 
@@ -54,6 +56,8 @@ class TestHiveByPointer(CatalogConformance):
         read=True,
         external_location=True,
         compensate=True,
+        column_defaults=True,
+        partition_columns_last=True,
         providers=PROVIDERS,
     )
 

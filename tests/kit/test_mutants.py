@@ -216,7 +216,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, set[s
     control = {f"{file}::Test{name}::{test}" for name, test in controls}
     results = Results()
     with redirect_stdout(StringIO()):  # These failures are what we want.
-        pytest.main(["-q", "-p", "no:cacheprovider", *sorted(wanted | control)], plugins=[results])
+        pytest.main(["-q", "-p", "no:cacheprovider", "--tb=no", *sorted(wanted | control)], plugins=[results])
     return results.ended
 
 

@@ -33,6 +33,8 @@ from twophase.timeline.timeline import Timeline
 from twophase.transactions.clean import clean
 from twophase.transactions.coordinator import Coordinator
 
+quick_first_cases = True
+
 #: As docs/plugins.md says.
 MOST_LINES = 100
 

@@ -92,7 +92,9 @@ def _row(number: int) -> str:
     return ", ".join(values.get(number, values[None]) for values in _COLUMNS.values())
 
 
-@pytest.mark.promise("types", "a `DELETE` removes the rows that a `SELECT` finds, whatever the type and time zone")
+@pytest.mark.promise(
+    "types", "a `DELETE` removes the rows that a `SELECT` finds, whatever the type and time zone", detail=True
+)
 def test_a_delete_takes_just_the_rows_of_its_condition(shop: Shop, zone: str) -> None:
     rows = ", ".join(f"({number}, {_row(number)})" for number in CONDITIONS if number not in _LATE)
     shop.sql(f"CREATE TABLE @t AS SELECT * FROM VALUES {rows} AS v(id, {', '.join(_COLUMNS)})")
@@ -183,7 +185,7 @@ def test_rows_that_a_block_still_sees_are_deleted_or_the_delete_is_refused(shop:
         shop.sql(f"DELETE FROM @t WHERE {condition}")
 
 
-@pytest.mark.promise("types", "years that Python lacks are written, read and replaced")
+@pytest.mark.promise("types", "years that Python lacks are written, read and replaced", detail=True)
 @pytest.mark.parametrize("part", ["d", "", "years(ltz)", "months(ntz)", "hours(ntz)", "bucket(4, d)"])
 def test_years_that_python_lacks_are_written_read_and_replaced(shop: Shop, part: str) -> None:
     """As by Iceberg's own library: dates and instants are numbers."""
@@ -219,7 +221,7 @@ def test_nan_is_one_partition(shop: Shop, more: str) -> None:
     assert shop.read("SELECT id FROM @t") == [(3,), (4,), (7,)]
 
 
-@pytest.mark.promise("types", "the upper bound of a text is a text")
+@pytest.mark.promise("types", "the upper bound of a text is a text", detail=True)
 def test_the_upper_bound_of_a_text_is_a_text(shop: Shop) -> None:
     texts = {1: "a" * 15 + "\ud7ff" + "b", 2: "\U0010ffff" * 20, 3: "a" * 14 + "\ud7ff" + "\U0010ffff" * 3, 4: "z" * 30}
     for number, text in texts.items():

@@ -65,7 +65,7 @@ def test_a_column_that_is_renamed_and_widened_reads_right(shop: Shop) -> None:
     assert shop.read("SELECT f, key FROM @t WHERE key > 5 AND id IS NOT NULL") == [(5, 3_000_000_000)]
 
 
-@pytest.mark.promise("evolution", "columns are read by their ids, whatever names were used twice")
+@pytest.mark.promise("evolution", "columns are read by their ids, whatever names were used twice", detail=True)
 def test_conditions_go_by_ids_where_names_were_used_twice(shop: Shop) -> None:
     """Spark's Parquet reader looks for the columns of conditions by name: it would leave the wrong row groups out."""
     shop.sql("CREATE TABLE @t AS SELECT id AS a, id * 100 AS b FROM range(10)")
@@ -131,6 +131,8 @@ def test_a_struct_of_which_a_file_has_no_field_is_still_there(shop: Shop) -> Non
         "ADD COLUMN more INT NOT NULL",
         "ADD COLUMN more INTERVAL DAY",
         "ADD COLUMN more INT DEFAULT 3",
+        "ALTER COLUMN nullable SET DEFAULT 3",
+        "ALTER COLUMN nullable DROP DEFAULT",
         "ADD COLUMN `a.b` INT",
         "ALTER COLUMN nullable SET NOT NULL",
         "DROP COLUMNS (name, nowhere)",
@@ -164,15 +166,32 @@ def test_a_policy_that_other_readers_could_not_follow_is_refused_for_a_new_table
     assert shop.rows("t") == [(1,)]
 
 
-def test_a_column_without_nulls_can_become_not_null(shop: Shop) -> None:
+@pytest.mark.parametrize(
+    "text", ["{}", "BEGIN {}; END", "EXECUTE IMMEDIATE '{}'"], ids=["alone", "a script", "EXECUTE IMMEDIATE"]
+)
+def test_a_column_without_nulls_can_become_not_null(shop: Shop, text: str) -> None:
+    shop.spark.conf.set("spark.sql.scripting.enabled", "true")
     shop.sql("CREATE TABLE @t AS SELECT 1L AS id")
-    shop.sql("ALTER TABLE @t ALTER COLUMN id SET NOT NULL")  # The statistics of its files show no NULL.
+    # The statistics of its files show no NULL.
+    shop.sql(text.format("ALTER TABLE @t ALTER COLUMN id SET NOT NULL"))
     assert shop.iceberg("t").schema().find_field("id").required
     with pytest.raises(PySparkException):
         shop.sql("INSERT INTO @t SELECT CAST(NULL AS BIGINT)")
     shop.sql("ALTER TABLE @t ALTER COLUMN id DROP NOT NULL")
     shop.sql("INSERT INTO @t SELECT CAST(NULL AS BIGINT)")
     assert shop.rows("t") == [(1,), (None,)]
+
+
+def test_columns_become_not_null_beside_other_changes_and_for_a_program_in_the_jvm(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t AS SELECT 1L AS id, 'x' AS name, named_struct('u', 1) AS s")
+    explained = shop.sql("EXPLAIN ALTER TABLE @t ALTER COLUMN id SET NOT NULL").collect()[0][0]
+    assert "AlterTable" in explained
+    assert not shop.iceberg("t").schema().find_field("id").required
+    shop.sql("ALTER TABLE @t ALTER COLUMN id SET NOT NULL, name COMMENT 'of it'")
+    shop.spark._jsparkSession.sql(f"ALTER TABLE {shop.name('t')} ALTER COLUMN name SET NOT NULL")
+    columns = shop.iceberg("t").schema()
+    assert [columns.find_field(name).required for name in ("id", "name", "s")] == [True, True, False]
+    assert columns.find_field("name").doc == "of it"
 
 
 @pytest.mark.promise("iceberg-sql", "rows and the columns that they need: one commit")
@@ -195,7 +214,9 @@ def test_rows_bring_their_columns_along_where_the_table_allows_it(shop: Shop) ->
     assert shop.read("SELECT id, brand, last FROM @t WHERE id > 9") == [(10, "b", None), (11, "c", 1)]
 
 
-@pytest.mark.promise("evolution", "a single write brings its columns: `mergeSchema`, `INSERT WITH SCHEMA EVOLUTION`")
+@pytest.mark.promise(
+    "evolution", "a single write brings its columns: `mergeSchema`, `INSERT WITH SCHEMA EVOLUTION`", detail=True
+)
 def test_one_write_brings_its_columns_where_it_says_so_and_no_other_does(shop: Shop) -> None:
     shop.sql("CREATE TABLE @t AS SELECT 1 AS id, 'x' AS name")
     name, merged = shop.name("t"), {"mergeSchema": "true"}
@@ -203,7 +224,7 @@ def test_one_write_brings_its_columns_where_it_says_so_and_no_other_does(shop: S
     shop.sql("SELECT 3L AS id, 'b' AS name, 1 AS by_insert").write.option("mergeSchema", True).insertInto(name)
     shop.sql("SELECT 4 AS id, 1 AS by_write_to").writeTo(name).options(**merged).append()
     if shop.spark.version.startswith("4.3"):
-        shop.sql("INSERT WITH SCHEMA EVOLUTION INTO @t BY NAME SELECT 1 AS by_sql, 5 AS id")
+        shop.sql("BEGIN INSERT WITH SCHEMA EVOLUTION INTO @t BY NAME SELECT 1 AS by_sql, 5 AS id; END")
     else:
         shop.sql("SELECT 5 AS id, 1 AS by_sql").writeTo(name).option("mergeSchema", "true").append()
     added = ["by_save", "by_insert", "by_write_to", "by_sql"]

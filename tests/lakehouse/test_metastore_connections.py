@@ -6,14 +6,16 @@ import os
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from hive_metastore.ttypes import NoSuchObjectException
 from pyiceberg.catalog.hive import _HiveClient
+from thrift.transport.TTransport import TTransportException
 
 from tests.servers import Server
 from twophase.catalogs.lakehouse import metastore_connections
-from twophase.catalogs.lakehouse.metastore_connections import MetastoreConnections
+from twophase.catalogs.lakehouse.metastore_connections import MetastoreClient, MetastoreConnections
 
 
 class Counted:
@@ -25,7 +27,7 @@ class Counted:
         self.connections = MetastoreConnections(self._connect)
 
     def _connect(self) -> _HiveClient:
-        self.made.append(_HiveClient(self._uri))
+        self.made.append(MetastoreClient(self._uri))
         return self.made[-1]
 
     def call(self) -> int:
@@ -90,3 +92,19 @@ def test_a_forked_process_leaves_its_parents_connection_alone(counted: Counted) 
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert counted.call() == 1
+
+
+def test_a_metastore_that_is_gone_without_a_word_is_noticed(counted: Counted) -> None:
+    counted.call()
+    connected = counted.made[0]._transport._TBufferedTransport__trans.handle
+    assert connected.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    assert connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
+    assert connected.gettimeout() == metastore_connections.ANSWER_SECONDS
+
+
+def test_a_metastore_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metastore_connections, "ANSWER_SECONDS", 0.2)
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        counted = Counted(f"thrift://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(TTransportException, match=r"timed out|timeout"):
+            counted.call()

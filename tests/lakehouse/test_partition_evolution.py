@@ -23,8 +23,9 @@ def _files(shop: Shop, where: str) -> set[str]:
     return {row[0] for row in shop.sql(f"SELECT DISTINCT input_file_name() FROM @t WHERE {where}").collect()}
 
 
-@pytest.mark.quick
-@pytest.mark.promise("evolution", "a table whose partitioning changes: old files are read, and left out, by their own")
+@pytest.mark.promise(
+    "evolution", "a table whose partitioning changes: old files are read, and left out, by their own", detail=True
+)
 def test_a_table_whose_partitioning_changes_reads_all_of_its_files_right(shop: Shop) -> None:
     shop.sql("CREATE TABLE @t (id BIGINT, day DATE, name STRING) PARTITIONED BY (day)")
     shop.sql("INSERT INTO @t VALUES (1, DATE'2026-01-01', 'a'), (2, DATE'2026-01-02', 'b')")

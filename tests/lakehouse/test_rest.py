@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from tests.lakehouse.rest_server import TOKEN, rest_catalog
 from tests.lakehouse.statements import ROWS, drop_renamed, drop_twice, run, stage
 from twophase import failpoints
 from twophase.catalog import TableChange
-from twophase.catalogs.lakehouse import LakehouseCatalog
+from twophase.catalogs.lakehouse import LakehouseCatalog, store_rest
 from twophase.errors import CatalogError, WriteConflictError
 from twophase.model import ObjectPath, Outcome, Purpose, Transform
 
@@ -198,3 +200,21 @@ def test_of_two_who_drop_a_table_one_does_and_where_its_files_lie_is_known(
 
 def test_a_drop_that_meets_a_renamed_table_leaves_it_alone(catalog: LakehouseCatalog, path: ObjectPath) -> None:
     drop_renamed(catalog, path)
+
+
+def test_a_server_that_says_nothing_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_rest, "ANSWER_SECONDS", 0.2)
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        catalog = open_lakehouse(**RestLake(f"http://127.0.0.1:{silent.getsockname()[1]}", tmp_path).options())
+        with pytest.raises(CatalogError, match="timed out"):
+            catalog.list_databases()
+        catalog.close()
+
+
+def test_a_server_that_is_gone_without_a_word_is_noticed(catalog: LakehouseCatalog) -> None:
+    iceberg = catalog.store.catalog
+    connection = iceberg._session.get_adapter(iceberg.uri).poolmanager.connection_from_url(iceberg.uri)._new_conn()
+    connection.connect()
+    with closing(connection):
+        assert connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert connection.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30

@@ -144,7 +144,7 @@ def test_a_type_that_iceberg_lacks_is_refused_before_any_job(shop: Shop, express
     assert shop.lake.files() == set()
 
 
-@pytest.mark.promise("types", "partition values are Iceberg's own")
+@pytest.mark.promise("types", "partition values are Iceberg's own", detail=True)
 def test_partition_values_are_icebergs_own(shop: Shop) -> None:
     shop.sql(
         "CREATE TABLE @t PARTITIONED BY (bucket(8, id), days(ts), truncate(2, name), part) AS SELECT id,"
@@ -291,7 +291,7 @@ def test_delete_takes_whole_files_away_and_rewrites_others(shop: Shop) -> None:
     assert (shop.rows("t"), levels()) == ([], {Level.ATOMIC})
 
 
-@pytest.mark.promise("iceberg-sql", "`DELETE` takes any condition")
+@pytest.mark.promise("iceberg-sql", "`DELETE` takes any condition", detail=True)
 def test_delete_takes_any_condition(shop: Shop) -> None:
     """Functions and subqueries, which Spark does not hand to tables; files without such rows stay as they are."""
     shop.sql("CREATE TABLE @t PARTITIONED BY (part) AS SELECT id, id % 3 AS part, nullif(id, 4) AS n FROM range(9)")

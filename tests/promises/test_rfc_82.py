@@ -176,7 +176,7 @@ def filled(statement: Statement, store: str, table: str) -> Statement:
 
 
 @pytest.mark.promise(
-    "evolution", "RFC-82's rows hold between two drivers, for session tables, databases and the lakehouse"
+    "evolution", "RFC-82's rows hold between two drivers, for session tables, databases and the lakehouse", detail=True
 )
 @pytest.mark.parametrize(("store", "name"), EACH)
 def test_rfc_82_by_two_drivers(drivers: tuple[Driver, Driver], store: str, name: str) -> None:

@@ -49,6 +49,7 @@ CHANGES: dict[str, tuple[str, ...]] = {
         "ALTER COLUMN raw TYPE STRING",
     ),
     "`ALTER COLUMN ... FIRST`, `AFTER`": ("ALTER COLUMN moved FIRST",),
+    "`ALTER COLUMN ... SET DEFAULT`, `DROP DEFAULT`": ("ALTER COLUMN moved SET DEFAULT 8",),
     "`ALTER COLUMN ... SET NOT NULL`, after a look for NULL": ("ALTER COLUMN needed SET NOT NULL",),
     "`ALTER COLUMN ... DROP NOT NULL`": ("ALTER COLUMN needed DROP NOT NULL",),
     "`ALTER COLUMN ... COMMENT`": ("ALTER COLUMN moved COMMENT 'said'",),

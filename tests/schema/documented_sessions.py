@@ -79,6 +79,13 @@ CHANGES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("SET TBLPROPERTIES ('twophase.promotion' = 'hudi')",),
         ("ALTER COLUMN other TYPE STRING",),
     ),
+    "a `CHAR` or `VARCHAR` to text": (
+        (),
+        (
+            *("ADD COLUMN padded CHAR(4)", "ADD COLUMN varying VARCHAR(3)"),
+            *("ALTER COLUMN padded TYPE STRING", "ALTER COLUMN varying TYPE STRING"),
+        ),
+    ),
     "to `VARCHAR` from another type, to or from a type that only Spark has (intervals, variants)": (
         (),
         ("ALTER COLUMN kept TYPE VARCHAR(9)", "ALTER COLUMN span TYPE STRING", "ALTER COLUMN kept TYPE VARIANT"),
@@ -86,6 +93,10 @@ CHANGES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "`ALTER COLUMN ... SET DEFAULT`, `DROP DEFAULT`": (
         (),
         ("ALTER COLUMN kept SET DEFAULT 8", "ALTER COLUMN kept DROP DEFAULT"),
+    ),
+    "a `DEFAULT` of a part of a column": (
+        (),
+        ("ADD COLUMN s.more INT DEFAULT 5", "ALTER COLUMN m.value.x SET DEFAULT 5"),
     ),
     "`SET NOT NULL`": ((), ("ALTER COLUMN kept SET NOT NULL",)),
     _LAID_OUT: (
@@ -194,6 +205,12 @@ def _as_far_as_the_policy(table: SessionTable) -> None:
     table.is_refused("ALTER COLUMN other TYPE STRING", "policy 'wide'")
 
 
+def _by_a_default(table: SessionTable) -> None:
+    table.take("ADD COLUMN given CHAR(3) DEFAULT 'x'")
+    table.is_refused("ALTER COLUMN given TYPE STRING", "to which only a CHAR adds spaces")
+    table.make()
+
+
 def _until_dropped(table: SessionTable) -> None:
     table.take("DROP COLUMN dropped")
     table.is_refused("ALTER COLUMN name TYPE STRING COLLATE UTF8_LCASE")
@@ -221,10 +238,12 @@ BESIDE: dict[str, Callable[[SessionTable], None]] = {
     "natively while it has no files": _without_files,
     "a decimal needs ten digits before the point": _ten_digits,
     "as far as `promotion` goes": _as_far_as_the_policy,
+    "a `CHAR` with a `DEFAULT` that old rows read is refused": _by_a_default,
     "until a column was renamed or dropped, in most tables also moved": _until_dropped,
     "whose ORC reader then fails, in any session": _unreadable,
     "natively the comment of a bucket column": _comment_of_bucket,
     "what `ALTER TABLE` does natively": _what_alter_does,
+    "Spark fills in none": lambda table: table.is_refused("ADD COLUMN s.more INT DEFAULT 5", "only a whole column"),
     "Spark checks none": lambda table: table.is_refused("ALTER COLUMN kept SET NOT NULL", "checks no NOT NULL"),
 }
 

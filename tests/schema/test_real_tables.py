@@ -74,7 +74,9 @@ def test_every_documented_change_of_a_session_table_is_tried() -> None:
     assert documented_sessions.documented().keys() == documented_sessions.CHANGES.keys()
 
 
-@pytest.mark.promise("evolution", "each change of the table in `schema.md` is made in a session table as its cell says")
+@pytest.mark.promise(
+    "evolution", "each change of the table in `schema.md` is made in a session table as its cell says", detail=True
+)
 @pytest.mark.parametrize(
     "kind",
     [
@@ -123,13 +125,17 @@ def test_the_example_of_hudis_merger(spark: SparkSession, store: str) -> None:
     spark.sql(f"DROP TABLE {name}")
 
 
-@pytest.mark.promise("evolution", "each change of type in Hudi's matrix is made or refused, and no other value changes")
+@pytest.mark.promise(
+    "evolution", "each change of type in Hudi's matrix is made or refused, and no other value changes", detail=True
+)
 @pytest.mark.parametrize("store", HUDIS)
 def test_hudis_matrix_of_types(spark: SparkSession, store: str) -> None:
     hudi_matrices.check_types(spark, store, name_in(store))
 
 
-@pytest.mark.promise("evolution", "each kind of change that Hudi knows is made, or refused and the table as it was")
+@pytest.mark.promise(
+    "evolution", "each kind of change that Hudi knows is made, or refused and the table as it was", detail=True
+)
 @pytest.mark.parametrize("store", HUDIS)
 def test_hudis_kinds_of_change(spark: SparkSession, store: str) -> None:
     hudi_matrices.check_kinds(spark, store, name_in(store))
@@ -158,7 +164,9 @@ def test_some_random_changes_leave_each_value_in_its_nested_field(
     changed(spark, store, steps, nested_columns())
 
 
-@pytest.mark.promise("evolution", "random changes of a block, some taken back, leave each value in its column")
+@pytest.mark.promise(
+    "evolution", "random changes of a block, some taken back, leave each value in its column", detail=True
+)
 @pytest.mark.parametrize(("store", "creates"), [("lake", False), ("ids", True)])
 @FEW
 @given(steps=BLOCK_STEPS)

@@ -17,6 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import twophase
+from tests.spark.routed import stock_session
 
 _CATALOG = (r"(table or view|schema) `spark_catalog`\.(\S+ (because it already exists|cannot be found))", r"\1 \2")
 #: What is never the same twice, also in an error. A CTAS names a table that exists, or a database that does not
@@ -79,7 +80,7 @@ def _answers(session: SparkSession, statements: Sequence[str | Call]) -> dict[st
 
 def assert_same_answers(session: SparkSession, statements: Sequence[str | Call]) -> None:
     """Run the statements in two new sessions of one context."""
-    stock = _answers(session.newSession(), statements)
+    stock = _answers(stock_session(session), statements)
     attached = session.newSession()
     handle = twophase.attach(attached)
     ours = _answers(attached, statements)

@@ -47,6 +47,13 @@ def is_ours(spark: SparkSession, name: str) -> bool:
     return any(p.path.name == name and record.state.name == "COMPLETED" for record in last for p in record.participants)
 
 
+def begun(spark: SparkSession) -> int:
+    """The number of transactions that have begun; what Spark wrote itself is none."""
+    handle = handle_of(spark)
+    assert handle is not None
+    return sum(not record.is_immediate for record in handle.timeline.transactions())
+
+
 def partitioned(spark: SparkSession) -> DataFrame:
     return spark.range(4).select("id", (F.col("id") % 2).alias("p"))
 
@@ -56,4 +63,15 @@ def stock_session(spark: SparkSession) -> SparkSession:
     session = spark.newSession()
     if handle := handle_of(session):
         handle.detach()
+    assert handle_of(session) is None
     return session
+
+
+def by_stock_spark(spark: SparkSession, text: str) -> None:
+    """Run a statement in a session that is not attached, in the overwrite mode of this one: twophase begins nothing."""
+    before, session = begun(spark), stock_session(spark)
+    session.conf.set(MODE, spark.conf.get(MODE))
+    try:
+        session.sql(text)
+    finally:
+        assert begun(spark) == before

@@ -12,10 +12,20 @@ from pyspark.sql import SparkSession
 
 import twophase
 from tests.isolation.places import session
-from tests.spark.blocks import STORES, RolledBack, altered_elsewhere, columns, elsewhere, properties, rows
-from twophase.errors import AtomicityNotSupportedError, TwoPhaseError, WriteConflictError
+from tests.spark.blocks import (
+    STORES,
+    RolledBack,
+    altered_elsewhere,
+    columns,
+    elsewhere,
+    insert_id,
+    properties,
+    rows,
+    run_each,
+)
+from twophase.errors import AtomicityNotSupportedError, CatalogError, TwoPhaseError, WriteConflictError
 from twophase.protocol.states import TransactionState
-from twophase.spark import made_tables
+from twophase.spark.ddl import created_tables
 
 spark40_first_cases = True
 
@@ -69,7 +79,9 @@ def test_a_table_is_altered_by_a_block(spark: SparkSession) -> None:
     assert rows(other, f"SELECT id, label FROM {table} VERSION AS OF 'main' WHERE extra = 30") == [(3, "more")]
 
 
-@pytest.mark.promise("ddl-in-blocks", "a block alters an Iceberg table that it has created or replaced itself")
+@pytest.mark.promise(
+    "ddl-in-blocks", "a block alters an Iceberg table that it has created or replaced itself", detail=True
+)
 @pytest.mark.parametrize("purpose", ["CREATE TABLE", "CREATE OR REPLACE TABLE"])
 def test_a_table_is_altered_by_the_block_that_makes_it(spark: SparkSession, purpose: str) -> None:
     table, other = f"ice.db.made_{purpose.replace(' ', '_').lower()}", spark.newSession()
@@ -231,6 +243,37 @@ def test_rows_are_written_to_a_session_table_after_its_alter(spark: SparkSession
         assert len(rows(spark, f"SELECT * FROM {name}")) == 2
 
 
+#: Statements of a block behind which a table cannot be altered in it, by their stores.
+WRITTEN = {
+    "session": (
+        ("INSERT INTO {t} VALUES (2, 1)",),
+        ("INSERT OVERWRITE {t} VALUES (2, 1)",),
+        ("TRUNCATE TABLE {t}",),
+        ("ALTER TABLE {t} ADD COLUMN e INT", "INSERT INTO {t} VALUES (2, 1, 3)"),
+        ("ALTER TABLE {t} ADD COLUMN e INT", "INSERT OVERWRITE {t} VALUES (2, 1, 3)"),
+    ),
+    "sqlite": (("INSERT INTO {t} VALUES (2, 1)",), ("INSERT OVERWRITE {t} VALUES (2, 1)",), ("TRUNCATE TABLE {t}",)),
+}
+
+
+@pytest.mark.parametrize("store", WRITTEN, indirect=True)
+def test_an_alter_behind_rows_of_the_block_is_refused_with_the_reason(
+    spark: SparkSession, store: str, named: Callable[[str], str]
+) -> None:
+    for number, statements in enumerate(WRITTEN[store]):
+        table = named(f"written_{number}")
+        spark.sql(f"CREATE TABLE {table} {STORES[store][1]} AS SELECT CAST(1 AS INT) AS id, CAST(1 AS INT) AS p")
+        with twophase.transaction(spark):
+            run_each(spark, table, statements)
+            for change in ("ADD COLUMN x INT", "SET TBLPROPERTIES ('k' = 'v')", "ALTER COLUMN p SET DEFAULT 5"):
+                with pytest.raises(AtomicityNotSupportedError) as refused:
+                    spark.sql(f"ALTER TABLE {table} {change}")
+                assert "has written rows to it before" in str(refused.value)
+                assert "commit them before" in str(refused.value) and "immediately" not in str(refused.value)
+            with pytest.raises(AtomicityNotSupportedError, match=r"not renamed: .* has (written|altered) it before"):
+                spark.sql(f"ALTER TABLE {table} RENAME TO {table}_new")
+
+
 @pytest.mark.promise("ddl-in-blocks", "an ALTER of a block and another writer's change of the definition conflict")
 def test_a_session_table_whose_definition_others_have_changed(spark: SparkSession) -> None:
     table, other = "altered_by_two", spark.newSession()
@@ -260,7 +303,9 @@ def test_a_session_table_whose_definition_others_have_changed(spark: SparkSessio
         elsewhere(lambda: altered_elsewhere(spark, f"ALTER TABLE {table} DROP COLUMN mine"))
 
 
-@pytest.mark.promise("ddl-in-blocks", "a block that began before an ALTER of another block reads the former columns")
+@pytest.mark.promise(
+    "ddl-in-blocks", "a block that began before an ALTER of another block reads the former columns", detail=True
+)
 def test_a_block_reads_a_session_table_as_it_was_before_an_alter(spark: SparkSession) -> None:
     other = spark.newSession()
     twophase.attach(other)
@@ -372,7 +417,7 @@ def test_a_block_alters_what_it_has_made(spark: SparkSession, store: str, named:
     assert "what it is" in {row.data_type for row in spark.sql(f"DESCRIBE EXTENDED {table}").collect()}
 
 
-@pytest.mark.promise("ddl-in-blocks", "a block renames a table that it has created, in each store")
+@pytest.mark.promise("ddl-in-blocks", "a block renames a table that it has created, in each store", detail=True)
 def test_a_block_renames_what_it_has_made(
     spark: SparkSession, store: str, named: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -390,7 +435,7 @@ def test_a_block_renames_what_it_has_made(
             spark.sql(f"ALTER TABLE {made} RENAME TO {taken}")
         assert len(rows(spark, f"SELECT * FROM {made}")) == 2
         with monkeypatch.context() as patched, pytest.raises(AtomicityNotSupportedError, match="cannot be renamed"):
-            patched.setattr(made_tables, "open_drop", lambda *_, **__: None)
+            patched.setattr(created_tables, "open_drop", lambda *_, **__: None)
             spark.sql(f"ALTER TABLE {made} RENAME TO {renamed}")
         assert not spark.catalog.tableExists(renamed)
         assert len(rows(spark, f"SELECT * FROM {made}")) == 2
@@ -404,13 +449,15 @@ def test_a_block_renames_what_it_has_made(
     spark.sql(f"CREATE TABLE {made} {clause} AS SELECT 1 AS id")
 
 
-@pytest.mark.promise("ddl-in-blocks", "a block alters a session table that it has created, with its layout and types")
+@pytest.mark.promise(
+    "ddl-in-blocks", "a block alters a session table that it has created, with its layout and types", detail=True
+)
 def test_a_session_table_keeps_its_layout_and_types(spark: SparkSession, tmp_path: Any) -> None:
     spark.conf.set("spark.sql.scripting.enabled", "true")  # Spark 4.0 asks for it.
     with twophase.transaction(spark):
         spark.sql("CREATE TABLE laid (id INT, name VARCHAR(5), part STRING) USING parquet PARTITIONED BY (part)")
         spark.sql("INSERT INTO laid VALUES (1, 'a', 'p'), (2, 'b', 'q')")
-        for change in ("RENAME COLUMN part TO other", "DROP COLUMN part", "ADD COLUMN more INT DEFAULT 7"):
+        for change in ("RENAME COLUMN part TO other", "DROP COLUMN part"):
             with pytest.raises((AnalysisException, TwoPhaseError)):
                 spark.sql(f"ALTER TABLE laid {change}")
         spark.sql("ALTER TABLE laid ADD COLUMN code CHAR(3)")
@@ -427,6 +474,131 @@ def test_a_session_table_keeps_its_layout_and_types(spark: SparkSession, tmp_pat
     assert len(spark.sql("SHOW PARTITIONS laid").collect()) == 2
     assert rows(spark, "SELECT * FROM placed") == [(1, None)]
     assert spark.read.parquet(str(tmp_path / "placed")).count() == 1
+
+
+#: Changes of defaults, each with what an INSERT gives then; the table is made with ``id`` and a row of it.
+DEFAULTS = (
+    "ALTER TABLE {t} ADD COLUMN c INT DEFAULT 5",
+    2,
+    "INSERT INTO {t} VALUES (3, DEFAULT), (4, NULL)",
+    "ALTER TABLE {t} ALTER COLUMN c SET DEFAULT 6",
+    "ALTER TABLE {t} ADD COLUMNS (price DECIMAL(2, 1) DEFAULT 1.5, word STRING DEFAULT 'it''s', `a b.c` DATE)",
+    5,
+    "ALTER TABLE {t} ALTER COLUMN word DROP DEFAULT",
+    "ALTER TABLE {t} ALTER COLUMN c TYPE BIGINT",
+    "ALTER TABLE {t} RENAME COLUMN c TO count",
+    6,
+)
+
+
+def defaults(spark: SparkSession, table: str) -> list[tuple[Any, ...]]:
+    """The columns of a table, with the defaults that Spark has noted."""
+    kept = ("CURRENT_DEFAULT", "EXISTS_DEFAULT", "__CHAR_VARCHAR_TYPE_STRING")
+    fields = spark.table(table).schema
+    return [(f.name, f.dataType.simpleString(), [f.metadata.get(key) for key in kept]) for f in fields]
+
+
+@pytest.mark.promise(
+    "ddl-in-blocks", "a table that a block has made gets the DEFAULTs of ALTER TABLE as one outside", detail=True
+)
+@pytest.mark.parametrize("provider", ["parquet", "orc"])
+def test_a_session_table_that_a_block_has_made_gets_defaults(spark: SparkSession, provider: str) -> None:
+    inside, outside = f"defaults_in_{provider}", f"defaults_out_{provider}"
+    facts = "TBLPROPERTIES ('twophase.field_ids' = 'true')" if provider == "parquet" else ""
+    made = f"USING {provider} {facts} AS SELECT CAST(1 AS INT) AS id"
+    # An ORC table is renamed a column by a rewrite, outside of a block.
+    statements = [one for one in DEFAULTS if provider == "parquet" or "RENAME" not in str(one)]
+    spark.sql(f"CREATE TABLE {outside} {made}")
+    run_each(spark, outside, statements)
+    spark.sql(f"CREATE TABLE {inside}_replaced USING {provider} AS SELECT 'was' AS id")
+    with twophase.transaction(spark) as tx:
+        for table, create in ((inside, "CREATE TABLE"), (f"{inside}_replaced", "CREATE OR REPLACE TABLE")):
+            spark.sql(f"{create} {table} {made}")
+            tx.savepoint("made")
+            spark.sql(f"ALTER TABLE {table} ADD COLUMN c INT DEFAULT 9")
+            tx.rollback_to("made")
+            run_each(spark, table, statements)
+            assert rows(spark, f"SELECT * FROM {table}") == rows(spark, f"SELECT * FROM {outside}")
+    for table in (inside, f"{inside}_replaced"):
+        assert rows(spark, f"SELECT * FROM {table}") == rows(spark, f"SELECT * FROM {outside}")
+        assert defaults(spark, table) == defaults(spark, outside)
+    for table in (inside, outside):
+        insert_id(spark, table, 7)
+    assert rows(spark, f"SELECT * FROM {inside}") == rows(spark, f"SELECT * FROM {outside}")
+
+
+@pytest.mark.promise(
+    "ddl-in-blocks", "a database's table that a block has made gets the DEFAULTs of ALTER TABLE", detail=True
+)
+def test_a_table_of_a_database_that_a_block_has_made_gets_defaults(spark: SparkSession, database: str) -> None:
+    inside, outside, replaced = (f"{database}.defaults_{name}" for name in ("in", "out", "replaced"))
+    for table in (outside, replaced):
+        spark.sql(f"CREATE TABLE {table} AS SELECT CAST(1 AS INT) AS id")
+    statements = [
+        one if isinstance(one, int) else one.replace("it''s", "its") for one in DEFAULTS
+    ]  # Databases take no quotes in a default.
+    run_each(spark, outside, statements)
+    spark.sql(f"ALTER TABLE {replaced} ADD COLUMNS (word STRING DEFAULT 'was', kept INT DEFAULT 4, gone INT DEFAULT 5)")
+    with twophase.transaction(spark) as tx:
+        spark.sql(f"CREATE TABLE {inside} AS SELECT CAST(1 AS INT) AS id")
+        tx.savepoint("made")
+        spark.sql(f"ALTER TABLE {inside} ADD COLUMN c INT DEFAULT 9")
+        tx.rollback_to("made")
+        run_each(spark, inside, statements)
+        assert rows(spark, f"SELECT * FROM {inside}") == rows(spark, f"SELECT * FROM {outside}")
+        with pytest.raises(CatalogError, match="its DEFAULT 1 \\+ 1 is no literal"):
+            spark.sql(f"ALTER TABLE {inside} ALTER COLUMN count SET DEFAULT 1 + 1")
+        query = "SELECT CAST(1 AS INT) AS id, 'x' AS word, CAST(2 AS INT) AS kept, CAST(3 AS INT) AS gone"
+        spark.sql(f"CREATE OR REPLACE TABLE {replaced} AS {query}")
+        spark.sql(f"ALTER TABLE {replaced} ALTER COLUMN word SET DEFAULT 'new'")
+        spark.sql(f"ALTER TABLE {replaced} ALTER COLUMN gone DROP DEFAULT")
+    for table in (inside, outside):
+        insert_id(spark, table, 7)
+    assert rows(spark, f"SELECT * FROM {inside}") == rows(spark, f"SELECT * FROM {outside}")
+    insert_id(spark, replaced, 2)
+    assert rows(spark, f"SELECT * FROM {replaced}") == [(1, "x", 2, 3), (2, "new", 4, None)]
+    with twophase.transaction(spark):
+        spark.sql(f"ALTER TABLE {replaced} ALTER COLUMN word SET DEFAULT 'newer'")
+        spark.sql(f"ALTER TABLE {replaced} ALTER COLUMN kept DROP DEFAULT")
+    insert_id(spark, replaced, 3)
+    assert rows(spark, f"SELECT * FROM {replaced} WHERE id = 3") == [(3, "newer", None, None)]
+
+
+def test_a_session_table_that_a_block_has_created_with_defaults_has_them(spark: SparkSession) -> None:
+    columns_ = "(id INT, x INT DEFAULT 3, word VARCHAR(4) DEFAULT 'ab') USING parquet"
+    statements = (
+        1,
+        "INSERT INTO {t} VALUES (2, DEFAULT, DEFAULT)",
+        "ALTER TABLE {t} ALTER COLUMN word TYPE VARCHAR(9)",
+        "ALTER TABLE {t} ALTER COLUMN word SET DEFAULT 'abcdefghi'",
+        "ALTER TABLE {t} ALTER COLUMN x DROP DEFAULT",
+        3,
+    )
+    spark.sql(f"CREATE TABLE created_outside {columns_}")
+    run_each(spark, "created_outside", statements)
+    with twophase.transaction(spark):
+        spark.sql(f"CREATE TABLE created_inside {columns_}")
+        run_each(spark, "created_inside", statements)
+        for change in ("ADD COLUMN n INT DEFAULT rand()", "ALTER COLUMN x SET DEFAULT 'abc'"):
+            with pytest.raises(AnalysisException, match="INVALID_DEFAULT_VALUE"):
+                spark.sql(f"ALTER TABLE created_inside {change}")
+    assert rows(spark, "SELECT * FROM created_inside") == rows(spark, "SELECT * FROM created_outside")
+    assert defaults(spark, "created_inside") == defaults(spark, "created_outside")
+
+
+def test_a_table_made_of_a_query_has_the_same_defaults_in_a_block_and_outside(
+    spark: SparkSession, store: str, named: Callable[[str], str]
+) -> None:
+    source, inside, outside = f"with_defaults_{store}", named("queried_inside"), named("queried_outside")
+    spark.sql(f"CREATE TABLE {source} (id INT, x INT DEFAULT 3) USING parquet")
+    query = f"{STORES[store][1]} AS SELECT * FROM {source}"
+    spark.sql(f"CREATE TABLE {outside} {query}")
+    insert_id(spark, outside, 1)
+    with twophase.transaction(spark):
+        spark.sql(f"CREATE TABLE {inside} {query}")
+        insert_id(spark, inside, 1)
+    assert rows(spark, f"SELECT * FROM {inside}") == rows(spark, f"SELECT * FROM {outside}")
+    assert defaults(spark, inside) == defaults(spark, outside)
 
 
 @pytest.mark.promise("ddl-in-blocks", "a snapshot that was begun before sees an altered table as it was")

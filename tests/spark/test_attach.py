@@ -659,7 +659,7 @@ except twophase.errors.ConfigurationError as error:
 """
 
 
-@pytest.mark.promise("session", "tasks run in the driver's Python where none is named")
+@pytest.mark.promise("session", "tasks run in the driver's Python where none is named", detail=True)
 @pytest.mark.parametrize("is_named", [False, True])
 def test_tasks_run_in_the_drivers_python_where_none_is_named(tmp_path: Path, is_named: bool) -> None:
     venv.create(tmp_path / "bare")

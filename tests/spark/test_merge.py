@@ -112,7 +112,9 @@ def test_two_increments_of_a_counter_merge_to_both(
     assert rows(spark, table) == rows(other, table) == [(1, 16), (2, 16)]
 
 
-@pytest.mark.promise("merge", "a conflict to which a merge has no answer, or an error, leaves nothing of the block")
+@pytest.mark.promise(
+    "merge", "a conflict to which a merge has no answer, or an error, leaves nothing of the block", detail=True
+)
 def test_a_block_whose_merge_has_no_answer_is_refused(
     spark: SparkSession, other: SparkSession, counters: Counters
 ) -> None:

@@ -612,7 +612,9 @@ def test_an_altered_table_is_read_as_of_a_later_transaction_unless_others_have_w
         spark.sql(f"SELECT * FROM {table} VERSION AS OF '{later.id}'").collect()
 
 
-@pytest.mark.promise("restore", "VERSION AS OF an ALTER TABLE outside of a block reads the table as that has left it")
+@pytest.mark.promise(
+    "restore", "VERSION AS OF an ALTER TABLE outside of a block reads the table as that has left it", detail=True
+)
 @pytest.mark.parametrize("table", ["t", "ice.db.u"])
 def test_a_table_is_read_as_an_alter_table_outside_of_a_block_has_left_it(spark: SparkSession, table: str) -> None:
     spark.sql(f"CREATE TABLE {table} AS SELECT CAST(1 AS INT) AS id")

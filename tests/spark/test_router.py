@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException, SparkRuntimeException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.catalog import Catalog
 
 import twophase
 from tests.spark.conftest import Start
-from tests.spark.routed import MODE, drop_all, has_stamp, is_ours, partitioned, rows, stock_session
+from tests.spark.routed import MODE, by_stock_spark, drop_all, has_stamp, is_ours, partitioned, rows, stock_session
 from twophase.errors import AtomicityNotSupportedError, CatalogError
 from twophase.spark.attach import Handle
 from twophase.spark.jvm.gateway import WRITE_HINTS_PROPERTY
@@ -81,6 +82,36 @@ def test_the_targets_name_may_come_as_a_parameter(spark: SparkSession) -> None:
     assert is_ours(spark, "t")
 
 
+@pytest.mark.promise("routing", "a table whose name is an expression is created by a transaction")
+@pytest.mark.parametrize("name", ["'t' || ''", "lower('T')", "concat_ws('.', 'default', 't')"])
+def test_the_name_of_a_new_table_may_be_an_expression(spark: SparkSession, name: str) -> None:
+    spark.sql(f"CREATE TABLE IDENTIFIER({name}) USING parquet AS SELECT 1 AS a")
+    spark.sql(f"CREATE OR REPLACE TABLE IDENTIFIER({name}) AS SELECT 2 AS a")
+    assert rows(spark, "SELECT * FROM t") == [(2,)]
+    assert is_ours(spark, "t")
+
+
+@pytest.mark.promise("same-answers", "what an INSERT does not find is told in Spark's words")
+@pytest.mark.parametrize(
+    ("rows_of", "condition"),
+    [
+        ("SELECT * FROM nowhere", "TABLE_OR_VIEW_NOT_FOUND"),
+        ("SELECT * FROM t WHERE no_column > 1", "UNRESOLVED_COLUMN.WITH_SUGGESTION"),
+        ("SELECT * FROM t JOIN (SELECT no_function(a) FROM t)", "UNRESOLVED_ROUTINE"),
+    ],
+)
+def test_what_an_insert_does_not_find_is_told_in_sparks_words(
+    spark: SparkSession, rows_of: str, condition: str
+) -> None:
+    spark.sql("CREATE TABLE t AS SELECT 1 AS a")
+    for verb in ("INSERT INTO", "INSERT OVERWRITE"):
+        for block in (nullcontext(), twophase.transaction(spark)):
+            with block, pytest.raises(AnalysisException) as caught:
+                spark.sql(f"{verb} t {rows_of}")
+            assert caught.value.getCondition() == condition
+    assert rows(spark, "SELECT * FROM t") == [(1,)]
+
+
 def refusal_in(error: Any) -> str:
     return str(error.java_exception.getCondition() if isinstance(error, Py4JJavaError) else error.getCondition())
 
@@ -93,7 +124,7 @@ def test_a_name_that_is_no_constant_is_refused_as_by_spark(spark: SparkSession, 
     with pytest.raises((AnalysisException, Py4JJavaError)) as caught:
         spark.sql(text)
     with pytest.raises((AnalysisException, Py4JJavaError)) as stock:
-        spark._jsparkSession.sql(text)
+        by_stock_spark(spark, text)
     assert refusal_in(caught.value) == refusal_in(stock.value)
     with pytest.raises((AtomicityNotSupportedError, AnalysisException, Py4JJavaError)):
         spark.sql(f'EXECUTE IMMEDIATE "INSERT INTO IDENTIFIER({name}) SELECT 2"')
@@ -308,7 +339,7 @@ def overwrite_into(spark: SparkSession, name: str) -> None:
 
 
 def stock_overwrite(spark: SparkSession, name: str) -> None:
-    spark._jsparkSession.sql(f"INSERT OVERWRITE {name} SELECT 9L, 1L")
+    by_stock_spark(spark, f"INSERT OVERWRITE {name} SELECT 9L, 1L")
 
 
 def test_if_not_exists_keeps_a_partition_that_is_there(spark: SparkSession) -> None:
@@ -343,6 +374,18 @@ def test_a_refused_statement_is_refused_in_sparks_own_words(spark: SparkSession)
     assert f"pos {text.index('missing')}" in str(caught.value)
 
 
+@pytest.mark.parametrize("in_a_block", [False, True])
+def test_an_insert_that_does_not_fit_is_told_with_the_tables_own_name(spark: SparkSession, in_a_block: bool) -> None:
+    spark.sql("CREATE TABLE t USING parquet AS SELECT 1 AS a, 2 AS b")
+    for frame in (spark.range(1), spark.sql("SELECT 1 AS x, array(2) AS y")):
+        with (
+            pytest.raises(AnalysisException, match=r"`spark_catalog`\.`default`\.`t`"),
+            twophase.transaction(spark) if in_a_block else nullcontext(),
+        ):
+            frame.write.insertInto("t")
+    assert not temporary_views(spark)
+
+
 @pytest.mark.parametrize(
     ("rows", "condition"),
     [
@@ -368,7 +411,7 @@ def test_a_name_that_the_catalog_cannot_hold_is_sparks_own_error(
 ) -> None:
     before = len(handle.timeline.transactions())
     with pytest.raises(AnalysisException) as stock:
-        DataFrame(spark._jsparkSession.sql(f"CREATE TABLE `{name}` USING parquet AS SELECT 1 AS a"), spark)
+        by_stock_spark(spark, f"CREATE TABLE `{name}` USING parquet AS SELECT 1 AS a")
     for make in (
         lambda: spark.sql(f"CREATE TABLE `{name}` AS SELECT 1 AS a"),
         lambda: spark.sql(f"CREATE TABLE hive.default.`{name}` AS SELECT 1 AS a"),

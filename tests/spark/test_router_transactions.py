@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pyspark import InheritableThread, __version__
+from pyspark.errors import AnalysisException, SparkRuntimeException
 from pyspark.sql import SparkSession
 from pyspark.sql.catalog import Catalog
 from pyspark.sql.functions import col
@@ -208,6 +209,7 @@ def test_a_view_that_stays_is_not_made_of_a_table_that_is_not_there_yet(spark: S
         ("SHOW TBLPROPERTIES old ('k')", 1, ["v"]),
         ("SHOW TABLES LIKE 'ol*|t'", 1, ["old", "t"]),
         ("SHOW TABLES IN default 't'", 1, ["t"]),
+        ("SHOW TABLES IN default", 1, ["old", "other", "t"]),
         ("SHOW TABLES FROM hive.default LIKE 't'", 1, ["t"]),
     ],
 )
@@ -240,7 +242,7 @@ def test_the_catalog_api_shows_staged_tables(spark: SparkSession) -> None:
 def test_the_catalog_api_lists_staged_tables(spark: SparkSession) -> None:
     spark.sql("CREATE OR REPLACE TABLE old COMMENT 'c' AS SELECT 'x' AS b")
     spark.conf.set("spark.sql.codegen.factoryMode", "FALLBACK")  # without generated code Spark cannot list any
-    listed = [table for table in spark.catalog.listTables() if not table.name.startswith("__twophase_")]
+    listed = spark.catalog.listTables()
     assert sorted(t.name for t in listed) == ["old", "other", "t"]
     assert [(t.catalog, t.description) for t in listed if t.name == "old"] == [("spark_catalog", "c")]
     assert [t.name for t in spark.catalog.listTables("default", "t*")] == ["t"]
@@ -610,3 +612,112 @@ def test_if_not_exists_in_a_script_looks_when_it_is_reached(spark: SparkSession)
     spark.sql("ALTER TABLE part DROP PARTITION (p = 8)")
     spark.sql(f"BEGIN REPEAT {overwrite.format(5)} UNTIL TRUE END REPEAT; {overwrite.format(6)} END")
     assert rows(spark, "SELECT * FROM part") == [(3, 3), (5, 8), (9, 9)]
+
+
+@pytest.mark.promise("multi-inserts", "in a block a failing multi-insert stages none of its tables")
+@pytest.mark.usefixtures("staged")
+@pytest.mark.parametrize("first", ["old", "t", "hive.default.t"])
+def test_in_a_block_a_failing_multi_insert_stages_none_of_its_tables(spark: SparkSession, first: str) -> None:
+    spark.sql("INSERT INTO old VALUES (5)")
+    before = rows(spark, f"SELECT * FROM {first}")
+    with pytest.raises(SparkRuntimeException):
+        spark.sql(
+            f"FROM range(3) INSERT INTO {first} SELECT id INSERT INTO {first} SELECT id + 10 "
+            "INSERT INTO old SELECT CAST(raise_error('broken') AS INT)"
+        )
+    assert rows(spark, f"SELECT * FROM {first}") == before
+    assert rows(spark, "SELECT * FROM old") == [(1,), (5,)]
+    spark.sql(f"FROM range(2) INSERT INTO {first} SELECT id + 20 INSERT INTO old SELECT id + 30")
+    assert rows(spark, f"SELECT * FROM {first}")[-2:] in ([(20,), (21,)], [(30,), (31,)])
+    assert (30,) in rows(spark, "SELECT * FROM old")
+
+
+def test_in_a_block_a_failing_multi_insert_is_not_published(spark: SparkSession) -> None:
+    spark.sql("CREATE TABLE one AS SELECT 1 AS a")
+    spark.sql("CREATE TABLE two AS SELECT 1 AS a")
+    with twophase.transaction(spark):
+        spark.sql("INSERT INTO two VALUES (2)")
+        with pytest.raises(SparkRuntimeException):
+            spark.sql("FROM range(3) INSERT INTO one SELECT id INSERT INTO two SELECT INT(raise_error('broken'))")
+    assert rows(spark, "SELECT * FROM one") == [(1,)]
+    assert rows(spark, "SELECT * FROM two") == [(1,), (2,)]
+
+
+@pytest.mark.promise("multi-inserts", "in a block the inserts of a multi-insert read what was there before it")
+@pytest.mark.usefixtures("staged")
+def test_in_a_block_the_inserts_of_a_multi_insert_read_what_was_there_before_it(spark: SparkSession) -> None:
+    spark.sql("FROM t INSERT INTO t SELECT a + 10 INSERT INTO old SELECT a + 20 WHERE a IN (SELECT max(a) FROM t)")
+    assert rows(spark, "SELECT * FROM t") == [(0,), (1,), (2,), (10,), (11,), (12,)]
+    assert rows(spark, "SELECT * FROM old") == [(1,), (22,)]
+
+
+@pytest.mark.promise("blocks", "a block replaces and drops partitions that it has added itself")
+@pytest.mark.usefixtures("part")
+@pytest.mark.parametrize(
+    ("last", "expected"),
+    [
+        ("INSERT OVERWRITE part VALUES (7, 7)", [(7, 7)]),
+        ("INSERT OVERWRITE part PARTITION (p = 5) VALUES (7)", [(2, 3), (4, 4), (6, 6), (7, 5), (9, 9)]),
+        ("CREATE OR REPLACE TABLE part PARTITIONED BY (p) AS SELECT 7L AS a, 7L AS p", [(7, 7)]),
+        ("CREATE OR REPLACE TABLE part AS SELECT 7 AS a", [(7,)]),
+        ("TRUNCATE TABLE part", []),
+        ("DROP TABLE part", None),
+    ],
+)
+def test_partitions_that_a_block_has_added_are_replaced_and_dropped_in_it(
+    spark: SparkSession, last: str, expected: list[Any] | None
+) -> None:
+    spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+    try:
+        with twophase.transaction(spark):
+            spark.sql("INSERT OVERWRITE part VALUES (2, 3), (4, 4)")
+            spark.sql("INSERT INTO part VALUES (5, 5)")
+            spark.sql("INSERT OVERWRITE part VALUES (6, 6)")
+            spark.conf.set("spark.sql.sources.partitionOverwriteMode", "static")
+            spark.sql(last)
+    finally:
+        spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
+    if expected is None:
+        assert not spark.catalog.tableExists("part")
+        spark.sql("CREATE TABLE part AS SELECT 1 AS a")
+    else:
+        assert rows(spark, "SELECT * FROM part") == expected
+
+
+@pytest.mark.usefixtures("part")
+def test_if_not_exists_where_the_session_s_overwrites_are_dynamic(spark: SparkSession) -> None:
+    spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+    try:
+        with twophase.transaction(spark):
+            spark.sql("INSERT INTO part VALUES (1, 8)")
+            for key in (8, 7):
+                spark.sql(f"INSERT OVERWRITE part PARTITION (p = {key}) IF NOT EXISTS SELECT 2")
+        spark.sql("INSERT OVERWRITE hive.default.part PARTITION (p = 6) IF NOT EXISTS SELECT 5")
+    finally:
+        spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
+    assert rows(spark, "SELECT * FROM part") == [(1, 8), (2, 7), (3, 3), (5, 6), (9, 9)]
+
+
+@pytest.mark.usefixtures("staged")
+@pytest.mark.parametrize("change", ["RENAME TO other_name", "ADD COLUMN b INT", "SET TBLPROPERTIES ('k' = 'v')"])
+def test_in_a_block_an_alter_of_no_table_says_that_there_is_none(spark: SparkSession, change: str) -> None:
+    with pytest.raises(AnalysisException, match="TABLE_OR_VIEW_NOT_FOUND"):
+        spark.sql(f"ALTER TABLE nowhere {change}")
+    assert rows(spark, "SELECT * FROM t") == [(0,), (1,), (2,)]
+
+
+@pytest.mark.promise("blocks", "a table whose name is an expression is part of the block that creates it")
+@pytest.mark.parametrize("create", ["AS SELECT 5 AS a", "(a INT) USING parquet"])
+def test_a_table_whose_name_is_an_expression_is_part_of_the_block(spark: SparkSession, create: str) -> None:
+    other = spark.newSession()
+    with pytest.raises(ZeroDivisionError), twophase.transaction(spark):
+        spark.sql(f"CREATE TABLE IDENTIFIER('ma' || 'de') {create}")
+        spark.sql("INSERT INTO IDENTIFIER(lower('MADE')) VALUES (6)")
+        assert (6,) in rows(spark, "SELECT * FROM made")
+        assert not other.catalog.tableExists("made")
+        for change in ("DROP TABLE", "TRUNCATE TABLE"):
+            with pytest.raises((AtomicityNotSupportedError, AnalysisException)):
+                spark.sql(f"{change} IDENTIFIER('ol' || 'd')")
+        1 / 0  # noqa: B018
+    assert not spark.catalog.tableExists("made")
+    assert rows(spark, "SELECT * FROM old") == [(1,)]

@@ -15,7 +15,7 @@ from pyspark.sql.readwriter import DataFrameWriter
 
 import twophase
 from tests.spark.conftest import Start
-from tests.spark.routed import MODE, drop_all, is_ours, partitioned, rows
+from tests.spark.routed import MODE, by_stock_spark, drop_all, is_ours, partitioned, rows
 from twophase import failpoints
 from twophase.errors import AtomicityNotSupportedError
 from twophase.spark.attach import Handle, handle_of
@@ -362,7 +362,7 @@ def test_write_to_a_missing_table_is_sparks_error(spark: SparkSession, grouped: 
 
 
 def test_a_create_that_loses_to_another_writer_during_its_job_is_sparks_error(spark: SparkSession) -> None:
-    failpoints.arm("core.write", lambda _: spark._jsparkSession.sql("CREATE TABLE late (other INT) USING parquet"))
+    failpoints.arm("core.write", lambda _: by_stock_spark(spark, "CREATE TABLE late (other INT) USING parquet"))
     try:
         with pytest.raises(AnalysisException) as caught:
             spark.sql("CREATE TABLE late AS SELECT 1 AS id")

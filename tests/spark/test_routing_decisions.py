@@ -50,9 +50,6 @@ class World:
     def has_moved(self, target: Target) -> bool:
         return False
 
-    def brings_columns(self) -> bool:
-        return self.brings
-
     def can_create(self, target: Target, provider: str | None) -> bool:
         return provider in (None, "parquet", "hive")
 
@@ -112,9 +109,10 @@ def test_an_insert_into_a_published_table_is_left_until_spark_has_analysed_it(na
     assert decision is None
 
 
-def test_an_insert_into_a_staged_table_or_one_of_a_named_catalog_is_routed_by_name() -> None:
+def test_an_insert_into_a_staged_table_or_one_of_a_named_catalog_or_with_columns_is_routed_by_name() -> None:
     world = World(staged=frozenset({"t"}))
     assert Decider(world).write(INSERT)[1] is not None
+    assert Decider(World()).write(replace(INSERT, brings_columns=True))[1] is not None
     assert Decider(World()).write(replace(INSERT, parts=("lake", "db", "t")))[1] is not None
     assert Decider(world).write(replace(INSERT, replaces_rows=True))[1] is None
 
@@ -150,6 +148,17 @@ def test_a_partition_clause_of_a_staged_table_is_one_that_spark_takes_of_its_own
     else:
         with pytest.raises(Unsupported, match="PARTITION"):
             decider.write(node)
+
+
+def test_a_partition_clause_that_names_another_column_is_told_which_ones_there_are() -> None:
+    node = replace(INSERT, partition={"day": "1"}, partition_columns=("day",))
+    with pytest.raises(Unsupported, match="names day, which `t` is not partitioned by") as refused:
+        Decider(World(staged=frozenset({"t"}))).write(node)
+    assert refused.value.hint == "Name its partition columns: p, q"
+    flat = World(tables={"t": TableFacts("parquet", ())}, staged=frozenset({"t"}))
+    with pytest.raises(Unsupported, match="is not partitioned by") as refused:
+        Decider(flat).write(node)
+    assert refused.value.hint == "Leave PARTITION out"
 
 
 def test_if_not_exists_writes_nothing_where_the_partition_is_there() -> None:

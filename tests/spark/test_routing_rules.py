@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
+import pyspark
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
@@ -16,6 +20,9 @@ from tests.spark.conftest import Start
 from tests.spark.routed import drop_all, is_ours, rows
 from twophase.errors import AtomicityNotSupportedError
 from twophase.spark.attach import Handle
+from twophase.spark.connector.base import Proxy
+from twophase.spark.jvm.gateway import Jvm
+from twophase.spark.jvm.java_sources import java_class
 from twophase.spark.routing.plan_answers import Answers
 
 pytestmark = pytest.mark.spark40
@@ -74,8 +81,16 @@ public final class Other {
 
 
 @pytest.fixture(scope="module")
-def spark(start: Start) -> SparkSession:
-    session = start({"spark.sql.scripting.enabled": "true"})
+def spark(start: Start, tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
+    """With Hive support: its session has rules of its own beside Spark's."""
+    metastore = tmp_path_factory.mktemp("metastore") / "derby"
+    session = start(
+        {
+            "spark.sql.scripting.enabled": "true",
+            "spark.sql.catalogImplementation": "hive",
+            "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={metastore};create=true",
+        }
+    )
     twophase.attach(session)
     return session
 
@@ -114,6 +129,75 @@ def test_a_statement_that_a_program_in_the_jvm_runs_is_routed(spark: SparkSessio
         assert not spark.catalog.tableExists("t")
         assert spark._jsparkSession.newSession().catalog().tableExists("t")
     assert not spark.catalog.tableExists("t")
+
+
+@pytest.mark.promise("immediate-effects", "what a program in the JVM runs past SQL is refused, too")
+def test_what_a_program_in_the_jvm_runs_past_sql_is_refused_in_a_block(spark: SparkSession) -> None:
+    jvm: Any = spark._jvm
+    ran: list[str] = []
+
+    class Runner(Proxy):
+        def executeCommand(self, command: str, _: Any) -> Any:  # noqa: N802
+            ran.append(command)
+            return spark.sparkContext._gateway.new_array(jvm.String, 0)
+
+        class Java:
+            implements = ["org.apache.spark.sql.connector.ExternalCommandRunner"]
+
+    runner = Runner(Jvm(spark))
+
+    def of_another_system() -> None:
+        options = jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(jvm.java.util.HashMap())
+        command = jvm.org.apache.spark.sql.execution.command.ExternalCommandExecutor(runner, "a command", options)
+        jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, command)
+
+    of_another_system()
+    assert ran == ["a command"]
+    with twophase.transaction(spark):
+        for run in (
+            of_another_system,
+            lambda: spark.range(1)._jdf.write().saveAsTable("saved"),
+            lambda: spark.sql("CALL hive.system.nothing()"),
+        ):
+            with pytest.raises(AtomicityNotSupportedError, match="takes effect immediately"):
+                run()
+    assert ran == ["a command"]
+    assert not spark.catalog.tableExists("saved")
+
+
+#: Spark's nodes whose names say that they change something, which it calls neither commands nor statements: those that
+#: only compute rows, or that Spark makes of a statement that has been looked at.
+ROWS = {"AppendColumns", "AppendColumnsWithObject", "MergeRows", "UpdateEventTimeWatermarkColumn", "WriteFiles"}
+#: Streaming queries, which end no statement.
+STREAMS = {
+    *("WriteToStream", "WriteToStreamStatement", "WriteToContinuousDataSource", "WriteToDataSourceV2"),
+    *("WriteToMicroBatchDataSource", "WriteToMicroBatchDataSourceV1"),
+}
+CHANGES = re.compile(
+    r"org/apache/spark/sql/[\w/]+/((?:Alter|Append|Auto|Call|Copy|Create|Delete|Drop|Insert|Load|Merge|Overwrite|Replace|"
+    r"Save|Set|Truncate|Update|Write)\w*)\.class"
+)
+
+
+def test_every_node_of_spark_that_changes_something_is_taken_for_a_command(spark: SparkSession) -> None:
+    jvm: Any = spark._jvm
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    plans = "org.apache.spark.sql.catalyst.plans.logical."
+
+    def found(name: str) -> Any:
+        return jvm.java.lang.Class.forName(name.replace("/", "."), False, loader)
+
+    plan, *known = (found(plans + name) for name in ("LogicalPlan", "Command", "ParsedStatement"))
+    others = set()
+    for jar in (Path(pyspark.__file__).parent / "jars").glob("spark-*.jar"):
+        for entry in filter(CHANGES.fullmatch, ZipFile(jar).namelist()):
+            kind = found(entry.removesuffix(".class"))
+            is_abstract = jvm.java.lang.reflect.Modifier.isAbstract(kind.getModifiers())
+            if plan.isAssignableFrom(kind) and not is_abstract and not any(k.isAssignableFrom(kind) for k in known):
+                others.add(kind.getSimpleName())
+    commands = set(java_class(Jvm(spark), "Nodes").getField("COMMANDS").get(None))
+    assert {"Call", "CreateTable", "InsertIntoDir"} <= others & commands
+    assert others - commands <= ROWS | STREAMS
 
 
 def test_an_error_of_an_earlier_statement_is_not_told_of_a_later_one(spark: SparkSession) -> None:
@@ -209,8 +293,8 @@ def test_the_rules_stand_beside_those_and_the_parser_of_other_extensions(spark: 
 
 
 def test_two_threads_write_at_once_each_by_transactions_of_its_own(spark: SparkSession, handle: Handle) -> None:
-    for name in ("a", "b"):
-        spark.sql(f"CREATE TABLE {name} (x BIGINT) USING parquet")
+    for name, layout in (("a", "USING parquet"), ("b", "STORED AS TEXTFILE")):
+        spark.sql(f"CREATE TABLE {name} (x BIGINT) {layout}")
     before, barrier, problems = begun(handle), threading.Barrier(2), []
 
     def write(name: str) -> None:
@@ -268,3 +352,37 @@ def test_the_single_pass_analyser_writes_nothing_past_us_and_hides_nothing_that_
         for name in ("enabled", "enabledTentatively"):
             spark.conf.unset(SINGLE_PASS + name)
     assert rows(spark, "SELECT * FROM t") == [(1,), (2,)]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [("enabledTentatively",), ("dualRunWithLegacy", "returnSinglePassResultInDualRun")],
+    ids=["tentatively", "dual run"],
+)
+def test_what_is_refused_in_a_block_for_the_single_pass_analyser_has_staged_nothing(
+    spark: SparkSession, settings: tuple[str, ...]
+) -> None:
+    spark.sql("CREATE TABLE t AS SELECT 1 AS a")
+    try:
+        with twophase.transaction(spark):
+            for name in settings:
+                spark.conf.set(SINGLE_PASS + name, "true")
+            for text in (
+                "INSERT INTO t SELECT 2",
+                "BEGIN INSERT INTO t SELECT 3; SELECT * FROM t; END",
+                "EXECUTE IMMEDIATE 'INSERT INTO t SELECT 4'",
+                "CREATE TABLE n AS SELECT 1 AS a",
+                "TRUNCATE TABLE t",
+                "DROP TABLE t",
+            ):
+                with pytest.raises(AtomicityNotSupportedError, match="nothing was started"):
+                    spark.sql(text)
+            spark.range(1).selectExpr("5 AS a").write.insertInto("t")  # its rows were read before
+            for name in settings:
+                spark.sql(f"SET {SINGLE_PASS}{name} = false")
+            assert rows(spark, "SELECT * FROM t") == [(1,), (5,)]
+    finally:
+        for name in settings:
+            spark.conf.unset(SINGLE_PASS + name)
+    assert rows(spark, "SELECT * FROM t") == [(1,), (5,)]
+    assert not spark.catalog.tableExists("n")

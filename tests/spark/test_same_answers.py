@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
 
-from tests.spark.answers import assert_same_answers
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import twophase
+from tests.spark.answers import Call, assert_same_answers
 from tests.spark.conftest import Start
+from twophase.spark.attach import handle_of
 
 pytestmark = pytest.mark.spark40
 
@@ -138,6 +145,112 @@ STATEMENTS = [
     "",
     "SELECT 1; SELECT 2",
 ]
+
+
+def _rows(query: str, name: str, use: Callable[[DataFrame], Any]) -> Call:
+    """A method of the DataFrame API, called of a query's rows."""
+    return Call(f"{name} of {query}", lambda session: use(session.sql(query)))
+
+
+def _in_a_block(text: str) -> Call:
+    def run(session: SparkSession) -> None:
+        with twophase.transaction(session) if handle_of(session) else nullcontext():
+            session.sql(text)
+
+    return Call(f"in a block: {text}", run)
+
+
+#: Queries, and tables into which their rows cannot be written.
+UNFIT = [
+    ("SELECT 1 AS a", "plain"),
+    ("SELECT 1, 'x', 3", "plain"),
+    ("SELECT array(1) AS a, 'x' AS b", "plain"),
+    ("SELECT 'no number' AS a, 'x' AS b", "plain"),
+    ("SELECT 1 AS a", "parts"),
+    ("SELECT 1 AS a, 'no number' AS p", "parts"),
+    ("SELECT nothing", "plain"),
+    ("SELECT 1 AS a, 'x' AS b", "v"),
+    ("SELECT 1 AS a, 'x' AS b", "tv"),
+    ("SELECT 1 AS a, 'x' AS b", "missing"),
+    ("SELECT 1 AS a, 'x' AS b", "nowhere.missing"),
+    ("SELECT 1 AS a, 'x' AS b", "a.b.c"),
+]
+
+
+def _inserted(query: str, table: str, overwrite: bool) -> Call:
+    return _rows(query, f"insertInto {table}, {overwrite}", lambda rows: rows.write.insertInto(table, overwrite))
+
+
+def _unfit(query: str, table: str) -> list[str | Call]:
+    steps: list[str | Call] = []
+    for overwrite in (False, True):
+        insert = f"INSERT {'OVERWRITE' if overwrite else 'INTO'} {table} {query}"
+        steps += [
+            insert,
+            f"BEGIN {insert}; END",
+            f'EXECUTE IMMEDIATE "{insert}"',
+            # Outside its tables a block refuses all that writes.
+            *([_in_a_block(insert)] if table in ("plain", "parts") else []),
+            _inserted(query, table, overwrite),
+        ]
+    return steps
+
+
+def _saved(query: str, table: str, mode: str, **said: str) -> Call:
+    return _rows(
+        query, f"saveAsTable {table}, {mode}, {said}", lambda rows: rows.write.saveAsTable(table, mode=mode, **said)
+    )
+
+
+FAULTS: list[str | Call] = [
+    "SET spark.sql.scripting.enabled = true",
+    "CREATE TABLE plain (a INT, b STRING) USING parquet",
+    "CREATE TABLE parts (a INT, p INT) USING parquet PARTITIONED BY (p)",
+    "CREATE VIEW v AS SELECT 1 AS a, 'x' AS b",
+    "CREATE TEMPORARY VIEW tv AS SELECT 1 AS a, 'x' AS b",
+    *(step for query, table in UNFIT for step in _unfit(query, table)),
+    _rows("SELECT 1 AS a", "insertInto a name that is none", lambda rows: rows.write.insertInto("a b")),
+    _rows("SELECT 1, 2", "insertInto, partitionBy", lambda rows: rows.write.partitionBy("p").insertInto("parts")),
+    _rows("SELECT 1, 2", "insertInto, bucketBy", lambda rows: rows.write.bucketBy(2, "a").insertInto("parts")),
+    *(_saved(query, table, "append") for query, table in UNFIT if "missing" not in table),
+    *(
+        _saved("SELECT 1 AS a, 'x' AS b", table, "errorifexists")
+        for table in ("plain", "v", "a.b.c", "nowhere.t", "a b")
+    ),
+    _saved("SELECT 1 AS a, 'x' AS b", "plain", "append", format="orc"),
+    _saved("SELECT 1 AS a, 'x' AS b", "plain", "append", format="nonsense"),
+    _saved("SELECT 1 AS a, 'x' AS b", "new", "errorifexists", format="nonsense"),
+    _saved("SELECT 1 AS a, 'x' AS b", "plain", "append", partitionBy="a"),
+    _saved("SELECT 1 AS a, 'x' AS b", "new", "errorifexists", partitionBy="z"),
+    _saved("SELECT 1 AS a, 'x' AS b", "v", "overwrite"),
+    _rows("SELECT 1 AS a", "writeTo missing", lambda rows: rows.writeTo("missing").append()),
+    _rows("SELECT 1 AS a", "writeTo what is there", lambda rows: rows.writeTo("plain").create()),
+    _rows("SELECT 1 AS a", "writeTo nowhere", lambda rows: rows.writeTo("nowhere.t").create()),
+    _rows("SELECT 1 AS a", "writeTo a.b.c", lambda rows: rows.writeTo("a.b.c").create()),
+    _rows("SELECT 1 AS a", "writeTo, format", lambda rows: rows.writeTo("new").using("nonsense").create()),
+    "BEGIN CREATE TABLE plain AS SELECT 1 AS z; END",
+    "EXECUTE IMMEDIATE 'CREATE TABLE nowhere.t AS SELECT 1 AS a'",
+    "EXECUTE IMMEDIATE 'INSERT INTO parts PARTITION (z = ?) VALUES (10)' USING 1",
+    _in_a_block("INSERT INTO parts PARTITION (z = 1) VALUES (10)"),
+    "SHOW TABLES",
+    "SELECT * FROM plain",
+    "SET spark.sql.storeAssignmentPolicy = LEGACY",
+    *(step for query, table in UNFIT[:6] for step in _unfit(query, table)),
+    "SELECT * FROM plain ORDER BY a, b",
+    "SELECT * FROM parts ORDER BY a, p",
+    "SET spark.sql.storeAssignmentPolicy = STRICT",
+    *(step for step in _unfit("SELECT 1L AS a, 'x' AS b", "plain")),
+    "RESET spark.sql.storeAssignmentPolicy",
+    "INSERT INTO plain VALUES (7, 'seven')",
+]
+
+
+@pytest.mark.promise(
+    "same-answers", "a user's own mistakes are told in Spark's words, by whichever way they come", detail=True
+)
+@pytest.mark.timeout(1200)
+def test_the_mistakes_of_users_are_told_as_without_twophase(start: Start) -> None:
+    assert_same_answers(start({"spark.sql.session.timeZone": "UTC"}), FAULTS)
 
 
 @pytest.mark.promise("same-answers", "all other statements answer as without twophase")

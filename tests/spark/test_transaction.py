@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -29,7 +30,7 @@ from twophase.errors import (
 )
 from twophase.hooks import JobStatus, JobStatusHook
 from twophase.model import Level, ObjectPath
-from twophase.spark import active
+from twophase.spark import active, blocks
 from twophase.testing import ChaosCatalog
 
 pytestmark = pytest.mark.spark40
@@ -542,18 +543,22 @@ def test_a_statement_after_a_commit_in_the_block_is_told_what_is_published(
     assert lake.list_tables("db") == ["a"]
 
 
-@pytest.mark.parametrize("moment", ["register", "unregister", "commit"])
+@pytest.mark.parametrize(
+    ("module", "moment"),
+    [(active, "register"), (active, "unregister"), (blocks, "commit")],
+    ids=["register", "unregister", "commit"],
+)
 def test_ctrl_c_between_two_lines_at_the_ends_of_a_block_leaves_nothing_open(
-    spark: SparkSession, lake: ChaosCatalog, monkeypatch: pytest.MonkeyPatch, moment: str
+    spark: SparkSession, lake: ChaosCatalog, monkeypatch: pytest.MonkeyPatch, module: ModuleType, moment: str
 ) -> None:
-    function = getattr(active, moment)
+    function = getattr(module, moment)
 
     def interrupted(*arguments: object) -> None:
         monkeypatch.undo()
         signal.raise_signal(signal.SIGINT)
         function(*arguments)
 
-    monkeypatch.setattr(active, moment, interrupted)
+    monkeypatch.setattr(module, moment, interrupted)
     with pytest.raises(KeyboardInterrupt), twophase.transaction(spark):
         spark.sql("CREATE TABLE lake.db.a AS SELECT 1 AS id")
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import takewhile
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,7 +33,7 @@ from twophase.errors import (
     TwoPhaseError,
     WriteConflictError,
 )
-from twophase.spark import active
+from twophase.spark import active, blocks
 from twophase.spark.attach import handle_of
 
 FAILS = "INSERT INTO a SELECT CAST(raise_error('made to fail') AS INT)"
@@ -179,7 +179,7 @@ def test_a_with_block_ends_by_itself(spark: SparkSession) -> None:
 
 
 @pytest.mark.spark40
-@pytest.mark.promise("sql", "statements about transactions are refused in scripts and EXECUTE IMMEDIATE")
+@pytest.mark.promise("sql", "statements about transactions are refused in scripts and EXECUTE IMMEDIATE", detail=True)
 def test_statements_about_transactions_are_refused_in_scripts_and_execute_immediate(spark: SparkSession) -> None:
     for script, words in {
         "BEGIN INSERT INTO a VALUES (2); COMMIT; END": r"COMMIT \(line 1, position 32\) inside a script",
@@ -239,11 +239,15 @@ def test_begin_atomic_is_a_script_in_one_transaction(spark: SparkSession) -> Non
     assert rows(spark, "SELECT count(*) FROM a") == [(5,)]
 
 
-@pytest.mark.parametrize("moment", ["register", "unregister", "commit"])
+@pytest.mark.parametrize(
+    ("module", "moment"),
+    [(active, "register"), (active, "unregister"), (blocks, "commit")],
+    ids=["register", "unregister", "commit"],
+)
 def test_ctrl_c_in_begin_or_commit_leaves_nothing_open(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, moment: str
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, module: ModuleType, moment: str
 ) -> None:
-    function = getattr(active, moment)
+    function = getattr(module, moment)
 
     def interrupted(*arguments: object) -> None:
         monkeypatch.undo()
@@ -251,7 +255,7 @@ def test_ctrl_c_in_begin_or_commit_leaves_nothing_open(
         function(*arguments)
 
     def transaction() -> None:
-        monkeypatch.setattr(active, moment, interrupted)
+        monkeypatch.setattr(module, moment, interrupted)
         spark.sql(BEGIN)
         spark.sql("CREATE TABLE a AS SELECT 1 AS id")
         spark.sql(COMMIT)
@@ -334,7 +338,7 @@ def test_a_transaction_that_cannot_begin_anew_is_told_to_have_ended(
 ) -> None:
     (begun,) = spark.sql(BEGIN).first()
     with monkeypatch.context() as broken:
-        broken.setattr(active, "begin", lambda *_, **__: {}["the timeline"])
+        broken.setattr(blocks, "begin", lambda *_, **__: {}["the timeline"])
         with pytest.raises(KeyError) as caught:
             spark.sql("SET TRANSACTION READ ONLY")
     assert caught.value.__notes__ == [f"Transaction {begun}, which had done nothing, has ended: none is open now."]
@@ -474,7 +478,7 @@ def test_a_thread_or_task_that_ends_rolls_its_transaction_back(
     assert rows(spark, "SELECT * FROM a") == [(1,)] + [(3,)] * (way == "to_thread")
 
 
-@pytest.mark.promise("sql", "in a notebook a transaction goes on from cell to cell")
+@pytest.mark.promise("sql", "in a notebook a transaction goes on from cell to cell", detail=True)
 def test_in_a_notebook_a_transaction_goes_on_from_cell_to_cell(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

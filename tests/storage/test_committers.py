@@ -66,7 +66,9 @@ def jobs(spark: SparkSession, root: Path, committer: str) -> int:
     return sum(bool(report["success"]) for report in found)
 
 
-@pytest.mark.promise("same-answers", "the committer that a session is configured with writes the staged files")
+@pytest.mark.promise(
+    "same-answers", "the committer that a session is configured with writes the staged files", detail=True
+)
 @pytest.mark.parametrize("committer", COMMITTERS)
 def test_the_committer_of_the_session_writes_what_is_staged(spark: SparkSession, root: Path, committer: str) -> None:
     for key, value in COMMITTERS[committer].items():

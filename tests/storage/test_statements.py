@@ -100,7 +100,7 @@ def test_a_second_statement_on_one_table_is_refused_before_any_work(spark: Spark
 # -- savepoints --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.promise("restore", "where files cannot be linked, a savepoint copies them if that is allowed")
+@pytest.mark.promise("restore", "where files cannot be linked, a savepoint copies them if that is allowed", detail=True)
 def test_a_savepoint_copies_the_files_if_that_is_allowed(spark: SparkSession, scheme: str) -> None:
     create(spark, f"{scheme}.t")
     with pytest.raises(TwoPhaseError, match="without copying its rows") as refused:

@@ -146,6 +146,26 @@ def default_sql(change: TableChange) -> str | None:
     return None if found is None or str(found).strip().upper() == "NULL" else str(found)
 
 
+def gives_default(change: TableChange) -> bool:
+    """Whether a change gives a column another ``DEFAULT``, or none."""
+    return change.kind == "update_column_default" or (change.kind == "add_column" and default_sql(change) is not None)
+
+
+def refuse_nested_default(path: ObjectPath, change: TableChange) -> None:
+    """Refuse a ``DEFAULT`` of a part of a column: Spark fills in none there.
+
+    Raises
+    ------
+    CatalogError
+    """
+    if len(change.path) > 1 and gives_default(change):
+        raise CatalogError(
+            f"{path} was not altered: {'.'.join(change.path)} is a part of a column, and only a whole column has a "
+            "DEFAULT.",
+            path=path,
+        )
+
+
 def _drop(schema: Schema, change: TableChange) -> DropField | None:
     if change.arguments.get("if_exists"):
         try:

@@ -235,7 +235,11 @@ def merges_always(properties: Mapping[str, str]) -> bool:
 
 
 class SupportsColumnDefaults(Catalog):
-    """A catalog that supports column defaults."""
+    """A catalog that supports column defaults.
+
+    An ``ALTER TABLE`` in the transaction that makes a table gives its columns defaults, too: then the fields of its
+    definition have them in Spark's SQL (``CURRENT_DEFAULT``), NULL where an old table's default is dropped.
+    """
 
     @abstractmethod
     def column_defaults(self, path: ObjectPath, staged: TwoPhaseCatalogTable | None = None) -> Mapping[str, str | None]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 #: The key of the JSON in the metadata of an Arrow field.
 SPARK_FIELD = b"SPARK:field"
 #: The metadata key in which Spark stores the length of a CHAR or VARCHAR that it treats as a string.
-CHAR_VARCHAR = "_CHAR_VARCHAR_TYPE_STRING"
+CHAR_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
 
 
 def spark_field(column: pa.Field) -> dict[str, Any]:

@@ -78,7 +78,6 @@ def plan_drop(
     ----------
     catalog : SupportsStagedDatabases
     database : str
-        Its name, unquoted.
     gone : collection of str
         The tables in it that the transaction drops.
     context : WriteContext

@@ -60,9 +60,10 @@ class Context:
 
     def timeline(self) -> Timeline:
         """The timeline alone, without Spark; it must be there already."""
-        from twophase.spark.options import timeline_password
+        from twophase.spark.options import read_own, timeline_password
 
         conf = self._with_url()
+        read_own(conf)
         password = timeline_password(conf)
         return Timeline(conf.get(_TIMELINE) or self._default(), create=False, password=password)
 
@@ -177,7 +178,7 @@ def _asks_for_json(words: Sequence[str]) -> bool:
 @_common
 @click.pass_context
 def main(context: click.Context, /, **options: Any) -> None:
-    """All-or-nothing CREATE TABLE AS SELECT, REPLACE and INSERT for PySpark.
+    """Atomic CREATE TABLE AS SELECT, REPLACE and INSERT for PySpark.
 
     Exit codes: 0 done; 1 failed; 2 wrong usage; 3 in doubt. A write that failed changed nothing; what the same command
     did before it stays, and is listed.
@@ -423,7 +424,7 @@ def _check_timeline(context: Context, handle: Any) -> dict[str, list[str]]:
 def sql(
     context: Context, statements: Sequence[str], file: TextIO | None, together: bool, limit: int, **terms: str | None
 ) -> None:
-    """Run SQL statements in a session of their own, each all-or-nothing.
+    """Run SQL statements in a session of their own, each atomic.
 
     BEGIN TRANSACTION and COMMIT between them make one transaction of several. Without, and without --together, the
     first one that fails ends the command: those before it stay, and are listed, and those after it are not run. So it

@@ -115,19 +115,19 @@ class StatementRun:
 
         with self._noting_failed() as made, transaction(self._handle.spark, **terms):
             answers = [self._execute(statement) for statement in statements]
-        self._tell(answers, made)
+        self._print(answers, made)
 
     def _run(self, statement: str) -> None:
         with self._noting_failed() as made:
             answer = self._execute(statement)
-        self._tell([answer], made)
+        self._print([answer], made)
 
     def _execute(self, statement: str) -> Answer:
         frame = self._handle.spark.sql(statement)
         # The command line shows rows to a person, and no more of them than asked for.
         return frame.columns, [tuple(row) for row in frame.limit(self._limit).collect()] if frame.columns else []
 
-    def _tell(self, answers: Sequence[Answer], made: Callable[[], list[TransactionRecord]]) -> None:
+    def _print(self, answers: Sequence[Answer], made: Callable[[], list[TransactionRecord]]) -> None:
         records: list[TransactionRecord] = []
         try:
             records = made()

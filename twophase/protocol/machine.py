@@ -76,7 +76,7 @@ Step = Generator[Action, Any, None]
 # -- live -------------------------------------------------------------------------------------------------------------
 
 
-def look(ordinal: int) -> Step:
+def prepare_alone(ordinal: int) -> Step:
     """Prepare one participant of a continuing transaction. Nothing is reserved: it checks the current state only."""
     yield Prepare(ordinal)
 

@@ -43,5 +43,5 @@ class ParticipantState(Enum):
 
     @property
     def takes_part(self) -> bool:
-        """Whether it is published when the transaction commits."""
+        """Whether the transaction's end is also its own: it was not taken out by a later statement or on its own."""
         return self not in (ParticipantState.SUPERSEDED, ParticipantState.DISCARDED)

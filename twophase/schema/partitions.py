@@ -35,19 +35,17 @@ def partition_values(
     Parameters
     ----------
     written_with : Schema
-        The version with which the file was written.
     directory : mapping of path to str or None
         ``{"day": "2024-01-01"}`` for ``day=2024-01-01``, unescaped; a nested field by its path (``"event.day"``).
     time_zone : str, optional
-        Time zone of the session that wrote the file (``Europe/Berlin``), as a directory name has the local time without
-        a zone. Required if a partition field is a timestamp with a time zone.
+        That of the session that wrote the file; required for a timestamp with a time zone: directories have local time.
 
     Raises
     ------
     KeyFieldError
         The directories do not match the version's partition fields.
     UnknownFieldError, AmbiguousPathError
-        A directory name is not the path of a field, or matches several.
+        A directory name is not the path of one field.
     CastError
         A text is not a value of the field's type, or is a local time and ``time_zone`` is missing.
     """
@@ -57,9 +55,8 @@ def partition_values(
         if key in values or key not in written_with.partition_keys:
             raise _wrong_directories(written_with, directory, written_with.name_of(key))
         values[key] = text
-    for key in written_with.partition_keys:
-        if key not in values:
-            raise _wrong_directories(written_with, directory, written_with.name_of(key))
+    if missing := [key for key in written_with.partition_keys if key not in values]:
+        raise _wrong_directories(written_with, directory, written_with.name_of(missing[0]))
     zone = None if time_zone is None else _zone(time_zone)
     return {key: _parse(written_with, key, text, zone) for key, text in values.items()}
 

@@ -11,22 +11,22 @@ log = logger("twophase.spark")
 
 
 @contextmanager
-def afterwards(put_back: Callable[[], object]) -> Iterator[None]:
+def afterwards(restore: Callable[[], object]) -> Iterator[None]:
     """Restore some state when a block ends. If the block failed, its own error is raised in any case.
 
     Spark may be stopped by then, or its JVM gone: a common cause of the block's error, with nothing left to restore.
 
     Parameters
     ----------
-    put_back : callable
+    restore : callable
         Calls the JVM.
     """
     try:
         yield
     except BaseException:
         try:
-            put_back()
+            restore()
         except Exception:
             log.debug("Something could not be restored in Spark; it has probably ended", exc_info=True)
         raise
-    put_back()
+    restore()

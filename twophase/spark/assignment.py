@@ -109,7 +109,7 @@ def _value(have: Column, want: Column, path: ObjectPath) -> str:
     source = quote(have["name"])
     if have["type"] == "void" and (name := _sql_type(want["type"])):
         source = f"CAST({source} AS {name})"  # not a literal NULL: computing it may fail
-    elif _is_told_by_arrow(have["type"]) and _is_told_by_arrow(want["type"]):
+    elif _is_reported_by_arrow(have["type"]) and _is_reported_by_arrow(want["type"]):
         return _reconciled(have, want, path)
     elif not _goes_as_it_is(have["type"], want["type"]):
         raise _refused(have, want, path)
@@ -146,7 +146,7 @@ def _plain(kind: Json) -> Json:
     return types.mapped(kind, atom=lambda name: "string" if _LENGTH.fullmatch(name) else name)
 
 
-def _is_told_by_arrow(kind: Json) -> bool:
+def _is_reported_by_arrow(kind: Json) -> bool:
     """Return whether the type is restored from its Arrow type alone; intervals, variants and others share theirs."""
     column = {"name": "c", "type": kind, "nullable": True, "metadata": {}}
     arrow = types.to_arrow(types.struct_json([column])).field(0).remove_metadata()

@@ -13,11 +13,11 @@ from twophase.config.settings import duration
 from twophase.errors import ConfigurationError
 from twophase.hooks.hook import JobStatusHook, checked
 from twophase.model import Isolation, ObjectPath
-from twophase.spark import active
+from twophase.spark import blocks
 from twophase.spark.begun import OpenTransaction
+from twophase.spark.conflict_merging import Merge, checked_merge, resolve_conflicts
 from twophase.spark.handle import Handle, attached, handle_of
 from twophase.spark.jvm.gateway import Jvm
-from twophase.spark.merging import Merge, checked_merge, resolve_conflicts
 from twophase.spark.routing.patches import router_of
 from twophase.transactions.conflict_policy import ConflictPolicy, conflict_policy
 from twophase.transactions.transaction import Transaction
@@ -145,7 +145,7 @@ def block(
     """Return the block of :func:`transaction`; as another attempt it is as old as the first one."""
     session = _handle(spark).session
     terms = replace(_terms(session.spark, conflict, wait, timeout, first_begun), merge=checked_merge(merge))
-    return active.transaction(session, hooks, _isolation(isolation), terms=terms, at_end=resolve_conflicts)
+    return blocks.transaction(session, hooks, _isolation(isolation), terms=terms, at_end=resolve_conflicts)
 
 
 def _terms(
@@ -154,8 +154,8 @@ def _terms(
     wait: float | str | None,
     timeout: float | str | None,
     first_begun: float | None = None,
-) -> active.Terms:
-    return active.Terms(
+) -> blocks.Terms:
+    return blocks.Terms(
         conflict=None if conflict is None else conflict_policy(conflict),
         wait=duration(wait, "wait"),
         timeout=duration(timeout, "timeout"),
@@ -254,7 +254,7 @@ def snapshot(spark: Any = None) -> Iterator[Transaction]:
     >>> with twophase.snapshot(spark):
     ...     orders, items = spark.table("orders").count(), spark.table("lake.db.items").count()
     """
-    with active.transaction(_handle(spark).session, (), Isolation.SNAPSHOT, read_only=True) as tx:
+    with blocks.transaction(_handle(spark).session, (), Isolation.SNAPSHOT, read_only=True) as tx:
         tx.hold_snapshot()
         yield tx
 

@@ -22,9 +22,10 @@ from twophase.hooks.hook import JobStatusHook
 from twophase.hooks.interrupts import carried_through
 from twophase.model import Isolation
 from twophase.redaction import logger
-from twophase.spark import active
-from twophase.spark.active import Terms
+from twophase.spark import active, blocks
+from twophase.spark.active_transaction import running_task
 from twophase.spark.attached import AttachedSession
+from twophase.spark.blocks import Terms
 from twophase.transactions.transaction import Transaction, TransactionState
 
 log = logger("twophase.spark")
@@ -98,9 +99,9 @@ class OpenTransaction:
             self.transaction.commit()
             return
         self._require_own("COMMIT")
-        with self._ending(), active.ending(self._active, self._before):
+        with self._ending(), blocks.ending(self._active, self._before):
             active.leave(self._active, self._before)
-            active.commit(self._active)
+            blocks.commit(self._active)
 
     def rollback(self) -> None:
         """Remove everything that it has staged. Like ``ROLLBACK``; without effect once it has ended.
@@ -172,13 +173,13 @@ class OpenTransaction:
     def _begin(self) -> None:
         session = self.session
         before = active.surroundings(session)  # First: if it fails, nothing has begun.
-        begun = active.begin(session, self._hooks, self._isolation, read_only=self._read_only, terms=self._terms)
+        begun = blocks.begin(session, self._hooks, self._isolation, read_only=self._read_only, terms=self._terms)
         if begun.task is not None and _is_in_notebook():
             # Each cell is a task with a context of its own: the transaction is that of the kernel's thread.
             begun.task, begun.is_of_thread = None, True
         self._active, self._before = begun, before
         try:
-            with active.ending(begun, self._before):
+            with blocks.ending(begun, self._before):
                 active.open_block(session, self.id)
                 active.enter(begun)
                 self._watch()
@@ -218,7 +219,7 @@ class OpenTransaction:
 
     def _require_own(self, statement: str) -> None:
         begun = self._active
-        is_same_task = begun.is_of_thread or begun.task == active.running_task()
+        is_same_task = begun.is_of_thread or begun.task == running_task()
         if begun.thread is threading.current_thread() and is_same_task:
             return
         raise TransactionStatementError(

@@ -122,6 +122,8 @@ def create_table_as(
     if purpose.inserts:
         table = table_definition(joined, found, target)
         rows, definition = _inserted(df, definition, found, table, target)
+    elif not found.capabilities.column_defaults:
+        definition = replace(definition, schema=types.without_defaults(definition.schema))
     # Ctrl-C cancels the jobs if there is a job tracker.
     with interruptible(session.tracker) if session else nullcontext():
         statement = open_statement(context, found, target, definition, purpose, overwrite, other_way=_OTHER_WAY)

@@ -189,8 +189,7 @@ def read(configuration: Mapping[str, str]) -> Options:
     ConfigurationError
         An unknown kind or option (with the nearest known one), two catalogs of one name, a wrong value.
     """
-    found = Options.read(_own(configuration))
-    _refuse_other_prefixes(configuration)
+    found = read_own(configuration)
     values = {
         key.removeprefix(CATALOG_PREFIX): value
         for key, value in configuration.items()
@@ -208,6 +207,19 @@ def read(configuration: Mapping[str, str]) -> Options:
     conflict_policy(found.conflict or DEFAULT_POLICY)
     _require_lineage(found)
     return found.model_copy(update={"catalogs": tuple(catalogs), "session_catalog": session_catalog})
+
+
+def read_own(configuration: Mapping[str, str]) -> Options:
+    """Read and check the options of the session, without those of its catalogs.
+
+    Raises
+    ------
+    ConfigurationError
+        An unknown option (with the nearest known one), a wrong value.
+    """
+    found = Options.read(_own(configuration))
+    _refuse_other_prefixes(configuration)
+    return found
 
 
 def _require_lineage(found: Options) -> None:

@@ -14,6 +14,7 @@ from twophase.errors import AtomicityNotSupportedError
 from twophase.model import ObjectPath, Purpose, TableDefinition
 from twophase.spark.statement import StatementContext, finish_statement, open_drop, open_statement
 from twophase.timeline.savepoints import KeptTable
+from twophase.transactions.driver import concerning
 from twophase.transactions.named_savepoints import Restore, require_still_kept
 from twophase.transactions.undoing import Undo
 
@@ -54,11 +55,15 @@ def restore(context: StatementContext, plan: Restore, rows: Rows, *, keep_new: b
 
 
 def _restore_one(context: StatementContext, catalog: SupportsSavepoints, table: KeptTable, rows: Rows) -> None:
-    definition = catalog.kept_definition(table.document)
-    statement = open_statement(context, catalog, table.path, definition, Purpose.CREATE_OR_REPLACE_TABLE_AS)
+    with concerning(table.path):
+        definition = catalog.kept_definition(table.document)
+    purpose = Purpose.CREATE_OR_REPLACE_TABLE_AS
+    statement = open_statement(context, catalog, table.path, definition, purpose, restores=True)
     try:
         if not statement.write_kept(catalog, table.document):
-            statement.write(rows(catalog, table.path, catalog.read_kept(table.document)))
+            with concerning(table.path):
+                source = catalog.read_kept(table.document)
+            statement.write(rows(catalog, table.path, source))
         finish_statement(context.session, statement, lambda: definition)
     except BaseException as error:
         statement.fail(error)  # does nothing if it has ended

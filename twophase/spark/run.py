@@ -13,7 +13,7 @@ from twophase.errors import ConfigurationError, SnapshotTooOldError, WoundedErro
 from twophase.hooks.hook import JobStatusHook
 from twophase.model import Isolation
 from twophase.spark.attach import Conflict, block
-from twophase.spark.merging import Merge
+from twophase.spark.conflict_merging import Merge
 from twophase.timeline.owners import clock
 from twophase.transactions.transaction import Transaction
 

@@ -10,9 +10,10 @@ from typing import Any
 
 from pyspark.sql import functions
 
-from twophase.spark.active import WriteGroup
+from twophase.catalogs.hive.layout import HIDDEN_PREFIX
 from twophase.spark.afterwards import afterwards
 from twophase.spark.attached import AttachedSession
+from twophase.spark.blocks import WriteGroup
 from twophase.spark.jvm.gateway import STATEMENT_PROPERTY
 
 
@@ -37,11 +38,11 @@ class Listing:
     dropped: set[str] = field(default_factory=set)
 
     def complete(self, spark: Any, listed: Any) -> Any:
-        """Spark's own list without the tables that the transaction drops, followed by those that it creates."""
+        """Spark's own list without hidden and dropped tables, followed by those that the transaction creates."""
         like = " LIKE '" + self.pattern.replace("\\", "\\\\").replace("'", "\\'") + "'" if self.pattern else ""
         ours = spark.sql(f"SHOW TABLES IN {self.database}{like}")
-        if self.dropped:
-            listed = listed.where(listed.isTemporary | ~functions.lower(listed.tableName).isin(self.dropped))
+        name = functions.lower(listed.tableName)
+        listed = listed.where(listed.isTemporary | ~(name.isin(self.dropped) | name.startswith(HIDDEN_PREFIX)))
         known = {row.tableName.lower() for row in listed.collect() if not row.isTemporary}
         return listed.union(ours.where(ours.tableName.isin(self.staged - known)))
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pyarrow as pa
+
 from twophase.catalog import Catalog, TwoPhaseCatalogTable
 from twophase.catalog.reading import ReadSource
 from twophase.errors import AtomicityNotSupportedError
@@ -23,7 +27,17 @@ def staged_table(
     participant = transaction.find(catalog.name, path) if transaction else None
     if transaction is None or participant is None or participant.purpose.drops:
         return None
-    return participant, transaction.member(participant).definition
+    return participant, _as_made(catalog, transaction.member(participant).definition)
+
+
+def _as_made(catalog: Catalog, definition: TableDefinition | None) -> TableDefinition | None:
+    """A definition with the columns in the order in which the table will have them."""
+    if definition is None or not definition.partition_columns or not catalog.capabilities.partition_columns_last:
+        return definition
+    names = {name.lower(): name for name in definition.schema.names} | {name: name for name in definition.schema.names}
+    keys = {names.get(name, names.get(name.lower())): place for place, name in enumerate(definition.partition_columns)}
+    fields = sorted(definition.schema, key=lambda field: keys.get(field.name, -1))
+    return replace(definition, schema=pa.schema(fields, definition.schema.metadata))
 
 
 def is_dropped(transaction: Transaction | None, catalog: Catalog, path: ObjectPath) -> bool:
@@ -67,7 +81,7 @@ def table_definition(transaction: Transaction | None, catalog: Catalog, path: Ob
     if transaction is None or participant is None:
         return catalog.load_table(path)
     require_there(transaction, catalog, path)
-    known = transaction.member(participant).definition
+    known = _as_made(catalog, transaction.member(participant).definition)
     return known or staged_source(participant).definition or catalog.load_table(path)
 
 

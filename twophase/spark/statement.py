@@ -21,8 +21,9 @@ from twophase.hooks.statement import Statement
 from twophase.hooks.status import JobState
 from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition
 from twophase.spark import active
-from twophase.spark.active import ActiveTransaction
+from twophase.spark.active_transaction import ActiveTransaction
 from twophase.spark.attached import AttachedSession
+from twophase.spark.blocks import WriteGroup
 from twophase.spark.running import running
 from twophase.spark.session_reads import note_inputs, note_reads, require_as_read
 from twophase.transactions.coordinator import Coordinator
@@ -81,10 +82,12 @@ def open_statement(
     other_way: str = _NO_OTHER_WAY,
     resolves: Conflict | None = None,
     alters: bool = False,
+    restores: bool = False,
 ) -> Statement:
     """Stage and begin one statement, in the surrounding transaction or in one of its own.
 
-    Its rows may be the answer to a conflict of the surrounding transaction, or those of the table that it alters.
+    Its rows may be the answer to a conflict of the surrounding transaction, those of the table that it alters, or those
+    that a savepoint keeps.
 
     Raises
     ------
@@ -104,6 +107,7 @@ def open_statement(
         autocommit=autocommit,
         resolves=resolves,
         alters=alters,
+        restores=restores,
     )
     if participant is None:
         raise AtomicityNotSupportedError(
@@ -111,6 +115,8 @@ def open_statement(
             path=path,
             hint=other_way,
         )
+    if (group := _group(context.session)) is not None:
+        group.staged.append(participant)
     return _started(context, transaction, participant, autocommit=autocommit)
 
 
@@ -192,9 +198,13 @@ def _started(
 
 def _begun_group(session: AttachedSession | None) -> Transaction | None:
     """The transaction of a statement that writes several tables, begun with the first of them."""
-    statement = running(session) if session else None
-    group = statement.group if statement else None
+    group = _group(session)
     return (group.active or group.begin()).transaction if group and group.is_wanted else None
+
+
+def _group(session: AttachedSession | None) -> WriteGroup | None:
+    statement = running(session) if session else None
+    return statement.group if statement else None
 
 
 def finish_statement(
@@ -224,7 +234,9 @@ def finish_statement(
                 statement.transaction.member(statement.participant).definition = definition
             if (merging := statement.transaction.merging) is not None:
                 merging.keep_rows(statement.participant)
-            if joined := active.find(statement.transaction.id):
+            group = _group(session)
+            joined = active.find(statement.transaction.id)
+            if joined is not None and not (group and group.is_wanted):
                 joined.let_be_read(statement.participant)
 
 

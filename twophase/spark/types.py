@@ -18,6 +18,7 @@ import pyarrow as pa
 from twophase.catalog.spark_columns import SPARK_FIELD, spark_field
 from twophase.errors import CatalogError
 from twophase.model import WAITING
+from twophase.schema.convert_spark import CURRENT_DEFAULT, EXISTS_DEFAULT
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -117,10 +118,20 @@ def with_defaults(struct_json: str, defaults: Mapping[str, str | None]) -> str:
     for field in struct["fields"]:
         if field["name"] in defaults:
             sql = defaults[field["name"]] or _stand_in(field["type"])
-            field["metadata"] |= {"CURRENT_DEFAULT": sql, "EXISTS_DEFAULT": sql}
+            field["metadata"] |= {CURRENT_DEFAULT: sql, EXISTS_DEFAULT: sql}
         if computes:
             field["metadata"] |= {WAITING: "column"}
     return json.dumps(struct)
+
+
+def without_defaults(schema: pa.Schema) -> pa.Schema:
+    """A schema whose columns have no default of Spark."""
+    if not any(b"_DEFAULT" in (field.metadata or {}).get(SPARK_FIELD, b"") for field in schema):
+        return schema
+    fields = json.loads(from_arrow(schema))["fields"]
+    for field in fields:
+        field["metadata"] = {k: v for k, v in field["metadata"].items() if k not in (CURRENT_DEFAULT, EXISTS_DEFAULT)}
+    return to_arrow(struct_json(fields))
 
 
 def _stand_in(kind: Json) -> str:

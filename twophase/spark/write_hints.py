@@ -6,8 +6,8 @@
 - The options of a ``DataFrameWriter``: Spark passes them only after the table is staged. They may contain secrets, so
   they stay in this process, and only a token is passed, in a local property: it follows the statement through the JVM's
   thread into the catalog's callbacks.
-- A write that *brings columns* (``INSERT WITH SCHEMA EVOLUTION``, the option ``mergeSchema``): Spark compares the rows
-  with the table before it passes any option.
+- A write that *brings columns* (the option ``mergeSchema``; ``INSERT WITH SCHEMA EVOLUTION``, for which a rule on the
+  plan sets the property): Spark compares the rows with the table before it passes any option.
 """
 
 from __future__ import annotations

@@ -343,11 +343,11 @@ class DocumentChapter(SuiteBase):
                 assert SECRET not in str(error)
                 continue
             assert participant is not None
-            self._tells_nothing(participant, secrets)
+            self._shows_no_secret(participant, secrets)
             participant.begin()
             participant.write(driver.make_frame(NEW, SCHEMA))
             participant.prepare()
-            self._tells_nothing(participant, secrets)
+            self._shows_no_secret(participant, secrets)
             participant.abort()
 
     def test_a_secret_in_an_error_is_none(self, catalog: Catalog, path: ObjectPath, secrets: list[str]) -> None:
@@ -356,7 +356,7 @@ class DocumentChapter(SuiteBase):
                 call(path)
             assert not [secret for secret in secrets if secret in str(caught.value)]
 
-    def _tells_nothing(self, participant: Participant, secrets: list[str]) -> None:
+    def _shows_no_secret(self, participant: Participant, secrets: list[str]) -> None:
         reported = {
             "its document (OPTIONS never go there)": json.dumps(participant.document),
             "its repr": repr(participant),

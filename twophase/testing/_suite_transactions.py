@@ -336,7 +336,7 @@ class LeftoversChapter(SuiteBase):
         driver.ready(path, purpose)
         before = driver.state(path)
         dead = driver.staged(path, purpose)
-        assert dead.left_behind(), "Something is staged, and the participant does not tell it."
+        assert dead.left_behind(), "Something is staged, and the participant does not report it."
         fresh = driver.as_one(SupportsCleaning, driver.fresh())
         found = [r for r in fresh.leftovers() if r.transaction_id == dead.transaction_id]
         assert found, "What a dead transaction left is not found."

@@ -127,7 +127,7 @@ def needed_since(connection: sa.Connection, now: float) -> float | None:
     # A completed transaction without a number has changed nothing.
     decided = c.state.in_([TransactionState.COMMITTING.value, TransactionState.IN_DOUBT.value])
     pending = c.finished.is_(None) & decided
-    # Apart: a database uses an index for each, and hardly for both at once.
+    # Apart: a database uses an index for each, and hardly for both together.
     first_of = [sa.select(sa.func.min(c.decided)).where(which) for which in (pending, c.number > snapshot)]
     found = [connection.scalar(query) for query in first_of]
     return min((float(decided_at) for decided_at in found if decided_at is not None), default=None)
@@ -199,9 +199,6 @@ def _conflict(transaction_id: str, check: Check, change: Change) -> WriteConflic
 def number_changes(connection: sa.Connection, transaction_id: str) -> None:
     """Give a completed transaction its commit number, if it has changed anything. Idempotent."""
     mine = {"of_id": transaction_id}
-    if connection.scalar(sql.SELECT_UNNUMBERED, mine) is None:
-        return
-    connection.execute(sql.NEXT_NUMBER)
-    number = last_number(connection)
-    connection.execute(sql.NUMBER_CHANGES, {**mine, "number": number})
-    connection.execute(sql.NUMBER_TRANSACTION, {**mine, "number": number})
+    if connection.execute(sql.NEXT_NUMBER, mine).rowcount:
+        connection.execute(sql.NUMBER_CHANGES, mine)
+        connection.execute(sql.NUMBER_TRANSACTION, mine)

@@ -102,13 +102,19 @@ def parsed(url: str) -> URL:
         It is invalid.
     """
     try:
-        return make_url(url)
+        return _with_driver(make_url(url))
     except (ArgumentError, ValueError):  # ValueError: the port is not a number
         # The text may contain a password: it is not repeated.
         raise TimelineError(
             "The timeline's URL cannot be read.",
             hint="Write it as SQLAlchemy does: sqlite:////directory/timeline.db or postgresql+psycopg://user@host/db",
         ) from None
+
+
+def _with_driver(url: URL) -> URL:
+    """The URL of a PostgreSQL timeline with the driver that comes with twophase, if it names none."""
+    is_any = url.drivername in ("postgres", "postgresql")
+    return url.set(drivername="postgresql+psycopg") if is_any else url
 
 
 def _server(url: URL) -> sa.Engine:

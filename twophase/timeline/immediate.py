@@ -86,7 +86,7 @@ def settle(connection: sa.Connection, lease: Lease, schemas: Iterable[tuple[str,
     connection.execute(sql.DELETE_RESERVATIONS, {"of_id": lease.transaction_id})
 
 
-def withdraw(connection: sa.Connection, lease: Lease) -> None:
+def revoke(connection: sa.Connection, lease: Lease) -> None:
     """Forget changes that were not made."""
     owned_rows.own(connection, lease)
     mine = {"of_id": lease.transaction_id}

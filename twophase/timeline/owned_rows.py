@@ -132,7 +132,8 @@ def reserve(
     if waiting := waits.older_waiter(connection, key, transaction_id, wanted, own):
         return waiting
     waits.stop_waiting(connection, transaction_id)
-    connection.execute(sql.DELETE_RESERVATION, {"of_target": key, "of_id": transaction_id})
+    if own is not None:
+        connection.execute(sql.DELETE_RESERVATION, {"of_target": key, "of_id": transaction_id})
     row = {"target": key, "transaction_id": transaction_id, "catalog": catalog, "path": path_text(path)}
     connection.execute(sql.INSERT_RESERVATION, {**row, **reservation_columns(wanted)})
     return None

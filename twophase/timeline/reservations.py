@@ -87,7 +87,7 @@ WHOLE_TABLE = Reservation()
 
 # -- signals that are held back ---------------------------------------------------------------------------------------
 
-_told = threading.local()
+_context = threading.local()
 
 
 @contextmanager
@@ -98,15 +98,15 @@ def interrupted_by(pending: Callable[[], bool]) -> Iterator[None]:
     ----------
     pending : callable
     """
-    before = getattr(_told, "pending", None)
-    _told.pending = pending
+    before = getattr(_context, "pending", None)
+    _context.pending = pending
     try:
         yield
     finally:
-        _told.pending = before
+        _context.pending = before
 
 
 def interrupted() -> bool:
     """Return whether a signal that was held back on this thread asks its waits to end."""
-    pending = getattr(_told, "pending", None)
+    pending = getattr(_context, "pending", None)
     return pending is not None and bool(pending())

@@ -456,9 +456,9 @@ class Timeline(TimelineReader):
         found = tuple(schemas)
         self._owned_write(RECORD_IMMEDIATE_END, lease, lambda connection: immediate.settle(connection, lease, found))
 
-    def withdraw(self, lease: Lease) -> None:
+    def revoke(self, lease: Lease) -> None:
         """Forget changes which were announced, and were not made."""
-        self._owned_write(RECORD_IMMEDIATE_END, lease, lambda connection: immediate.withdraw(connection, lease))
+        self._owned_write(RECORD_IMMEDIATE_END, lease, lambda connection: immediate.revoke(connection, lease))
 
     # -- leases -------------------------------------------------------------------------------------------------------
 

@@ -24,9 +24,7 @@ class DdlStatements(Statements):
     def stage_rename(
         self, catalog: SupportsStagedRename, path: ObjectPath, new_path: ObjectPath
     ) -> TwoPhaseCatalogTable | None:
-        """Request the participant of a table's new name, and record it; :meth:`write_nothing` follows.
-
-        Then comes :meth:`stage_leave`, with that of the former name.
+        """Stage a table's new name; :meth:`write_nothing` follows, and :meth:`stage_leave` for the former name.
 
         Parameters
         ----------

@@ -181,6 +181,10 @@ class Enlisted:
         return changed
 
 
+#: What to do where a store has failed, unless something else is said.
+_RUN_AGAIN = "The statement has changed nothing: run it again once the store answers."
+
+
 class Driver:
     """The driver, which performs actions on the stores and on the timeline.
 
@@ -341,8 +345,9 @@ class Driver:
     @perform.register
     def _(self, action: actions.Persist) -> None:
         for ordinal in action.ordinals:
-            with step(PERSIST):
-                self._enlisted[ordinal].participant.persist()
+            participant = self._enlisted[ordinal].participant
+            with concerning(participant.path, self._lease.transaction_id), step(PERSIST):
+                participant.persist()
 
     @perform.register
     def _(self, action: actions.Publish) -> Reply:
@@ -407,11 +412,15 @@ class Driver:
             TransactionState.COMMITTING,
             level=self.level(),
             prepared=prepared,
-            changes=[member.decided() for member in members if member.state.takes_part],
+            changes=[self._decided(member) for member in members if member.state.takes_part],
             checks=self._checks(),
         )
         for member in members:
             member.changed()
+
+    def _decided(self, member: Enlisted) -> Decided:
+        with concerning(member.participant.path, self._lease.transaction_id):
+            return member.decided()
 
     def _publish(self, members: list[Enlisted]) -> None:
         catalog, participants = members[0].catalog, [member.participant for member in members]
@@ -474,7 +483,7 @@ class Driver:
 
 
 @contextmanager
-def concerning(path: object, transaction_id: str | None = None) -> Iterator[None]:
+def concerning(path: object, transaction_id: str | None = None, *, hint: str = _RUN_AGAIN) -> Iterator[None]:
     """Add the table to a store's error that does not name it; one of its files, or of the network, names none."""
     try:
         yield
@@ -486,7 +495,7 @@ def concerning(path: object, transaction_id: str | None = None) -> Iterator[None
             f"The store of {path} has failed: {name_error(error)}",
             path=path,
             transaction_id=transaction_id,
-            hint="The statement has changed nothing: run it again once the store answers.",
+            hint=hint,
         ) from error
 
 

@@ -120,14 +120,14 @@ class Announced:
     def failed(self) -> None:
         """Forget the changes if nothing was changed; otherwise, or if that is unknown, they count."""
         if self._is_undone():
-            self.withdraw()
+            self.revoke()
         else:
             self.settle()
 
-    def withdraw(self) -> None:
+    def revoke(self) -> None:
         """Forget the changes: no table was changed."""
         with self._ending() as lease:
-            self._coordinator.timeline.withdraw(lease)
+            self._coordinator.timeline.revoke(lease)
 
     def _is_undone(self) -> bool:
         try:

@@ -99,7 +99,7 @@ class Merging:
         if (known := self._life.reads.conflict(member)) is not None:
             return known
         try:
-            self._life.driver().run(machine.look(member.ordinal))
+            self._life.driver().run(machine.prepare_alone(member.ordinal))
         except WriteConflictError as error:  # By the store: of a writer outside twophase.
             return error
         return None

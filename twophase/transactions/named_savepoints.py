@@ -25,6 +25,7 @@ from twophase.timeline.savepoints import LAST, KeptTable, SavepointRecord, Savep
 from twophase.timeline.timeline import Timeline
 from twophase.transactions.conflicts import Claim
 from twophase.transactions.coordinator import Coordinator
+from twophase.transactions.driver import concerning
 from twophase.transactions.published_states import source_after
 from twophase.transactions.transaction import Transaction
 
@@ -38,6 +39,7 @@ FORGET = Failpoint("core.forget_kept")
 #: The longest name of a savepoint.
 _LONGEST = 255
 _CANNOT = "cannot keep states of its tables"
+_NOT_FORGOTTEN = "The savepoint can no longer be used; twophase clean removes the rest of it once the store answers."
 
 Table = tuple[Catalog, ObjectPath]
 Database = tuple[Catalog, str]
@@ -99,11 +101,8 @@ def create_savepoint(
             databases=tuple((catalog.name, database) for catalog, database in wanted),
             keep_seconds=keep_seconds,
         )
-        planned = [
-            KeptTable(catalog.name, path, catalog.plan_kept(path, record.id, name, copies=copies))
-            for catalog, path in held
-        ]
-        created = _keep(coordinator.timeline, transaction, replace(record, tables=tuple(planned)), held)
+        planned = tuple(_plan(catalog, path, record, copies=copies) for catalog, path in held)
+        created = _keep(coordinator.timeline, transaction, replace(record, tables=planned), held)
     except BaseException as error:
         transaction.abort(error)
         raise
@@ -161,12 +160,20 @@ def _hold(
 
 
 def _tables_of(databases: Iterable[Database]) -> list[tuple[SupportsSavepoints, ObjectPath]]:
-    able = [(_able(catalog, database), database) for catalog, database in databases]
-    return [(catalog, path) for catalog, database in able for path in catalog.tables_to_keep(database)]
+    found: list[tuple[SupportsSavepoints, ObjectPath]] = []
+    for catalog, database in [(_able(catalog, database), database) for catalog, database in databases]:
+        with concerning(database):
+            found += [(catalog, path) for path in catalog.tables_to_keep(database)]
+    return found
 
 
 def _able(catalog: Catalog, path: object) -> SupportsSavepoints:
     return required(catalog, SupportsSavepoints, _CANNOT, path)
+
+
+def _plan(catalog: SupportsSavepoints, path: ObjectPath, record: SavepointRecord, *, copies: bool) -> KeptTable:
+    with concerning(path):
+        return KeptTable(catalog.name, path, catalog.plan_kept(path, record.id, record.name, copies=copies))
 
 
 def _keep(
@@ -189,10 +196,12 @@ def _keep(
 
 
 def _keep_one(catalog: SupportsSavepoints, table: KeptTable) -> dict[str, object]:
-    before = catalog.table_version(table.path)
-    with step(KEEP):
-        document = catalog.keep(table.document)
-    if catalog.table_version(table.path) != before:
+    with concerning(table.path):
+        before = catalog.table_version(table.path)
+        with step(KEEP):
+            document = catalog.keep(table.document)
+        after = catalog.table_version(table.path)
+    if after != before:
         raise WriteConflictError(
             f"Table {table.name} was changed outside twophase while a savepoint of it was created; it was not created.",
             path=table.path,
@@ -299,10 +308,9 @@ def plan_restore(
     """
     record = find_savepoint(timeline, name)
     kept = {_key(resolve(table.catalog), table.path): table for table in record.tables}
+    chosen, whole = _chosen(record, kept, list(databases or ()), list(tables or ()))
     if databases is None and tables is None:
-        chosen, whole = dict(kept), [(resolve(catalog), database) for catalog, database in record.databases]
-    else:
-        chosen, whole = _chosen(record, kept, list(databases or ()), list(tables or ()))
+        chosen, whole = kept, [(resolve(catalog), database) for catalog, database in record.databases]
     able = tuple((_able(resolve(table.catalog), table.path), table) for table in chosen.values())
     new = [(catalog, path) for catalog, path in _tables_of(whole) if _key(catalog, path) not in kept]
     return Restore(record, able, tuple(new))
@@ -400,7 +408,8 @@ def source_of_version(timeline: Timeline, catalog: SupportsSavepoints, path: Obj
             unknown = error
     kept = kept_table(timeline, version, catalog, path)
     if kept is not None:
-        return catalog.read_kept(kept.document)
+        with concerning(path):
+            return catalog.read_kept(kept.document)
     record = timeline.transaction(version)
     if record is None or not isinstance(catalog, SupportsSnapshots):
         raise unknown
@@ -441,7 +450,7 @@ def remove_savepoint(timeline: Timeline, record: SavepointRecord, resolve: Resol
     for table in record.tables:
         try:
             catalog = _able(resolve(table.catalog), table.path)
-            with step(FORGET):
+            with concerning(table.path, hint=_NOT_FORGOTTEN), step(FORGET):
                 catalog.forget_kept(table.document)
         except Exception as error:
             problems.append(error)

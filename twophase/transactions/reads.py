@@ -119,18 +119,22 @@ class Reads:
         if isinstance(catalog, SupportsSnapshots) and catalog.reads_when_executed:
             source = self._former(catalog, path, self._changes(catalog, path), known)
             return source, self._note(catalog, path, source.version)
+        source, version = self._present_or_former(catalog, path, known)
+        return source, self._note(catalog, path, version)
+
+    def _present_or_former(self, catalog: Catalog, path: ObjectPath, known: _Read | None) -> tuple[ReadSource, Any]:
+        """The source of the present state, or, if the table has changed since, of the snapshot's; and its version."""
         try:
             source, version = self._present(catalog, path)
             changes = self._changes(catalog, path)  # After the source: whatever is in it and not in the snapshot.
-            moved = bool(changes) or _differs(known, version)
+            if not changes and not _differs(known, version):
+                return source, version
         except TableNotExistError:
-            changes, moved = self._changes(catalog, path), True
+            changes = self._changes(catalog, path)
             if not changes and known is None:
                 raise
-        if moved:
-            source = self._former(catalog, path, changes, known)
-            version = source.version
-        return source, self._note(catalog, path, version)
+        source = self._former(catalog, path, changes, known)
+        return source, source.version
 
     @staticmethod
     def _present(catalog: Catalog, path: ObjectPath) -> tuple[ReadSource, Any]:

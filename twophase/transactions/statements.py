@@ -76,6 +76,7 @@ class Statements(TransactionView):
         autocommit: bool = False,
         resolves: Conflict | None = None,
         alters: bool = False,
+        restores: bool = False,
     ) -> TwoPhaseCatalogTable | None:
         """Request a participant from a catalog, and record it before anything is staged.
 
@@ -91,7 +92,7 @@ class Statements(TransactionView):
         resolves : Conflict, optional
             The conflict, after :meth:`.Merging.rebase`, that its rows resolve: it builds on the published table, and
             supersedes what the transaction has written before.
-        alters : bool
+        alters, restores : bool
             As in :class:`~twophase.model.WriteContext`.
 
         Returns
@@ -124,7 +125,15 @@ class Statements(TransactionView):
             is_streaming_mode=is_streaming_mode,
         )
         return self._stage(
-            catalog, path, purpose, plan, overwrite=overwrite, autocommit=autocommit, resolves=resolves, alters=alters
+            catalog,
+            path,
+            purpose,
+            plan,
+            overwrite=overwrite,
+            autocommit=autocommit,
+            resolves=resolves,
+            alters=alters,
+            restores=restores,
         )
 
     def stage_drop(
@@ -185,6 +194,7 @@ class Statements(TransactionView):
         overwrite: OverwriteScope | None = None,
         autocommit: bool = False,
         alters: bool = False,
+        restores: bool = False,
         resolves: Conflict | None = None,
     ) -> TwoPhaseCatalogTable | None:
         self.require_own()
@@ -200,6 +210,7 @@ class Statements(TransactionView):
                 autocommit=autocommit,
                 pins_reads=self._life.isolation.pins_reads,
                 alters=alters,
+                restores=restores,
             )
             try:
                 with self._life.fenced():
@@ -373,7 +384,7 @@ class Statements(TransactionView):
                 return
             self._life.require_open()
             with self._life.fenced():
-                self._life.driver().run(machine.look(member.ordinal))
+                self._life.driver().run(machine.prepare_alone(member.ordinal))
 
     def discard(self, participant: TwoPhaseCatalogTable) -> None:
         """Discard one participant while the transaction continues, and remove what the failed statement staged.

@@ -14,6 +14,7 @@ from twophase.model import ObjectPath, Purpose
 from twophase.protocol.states import ParticipantState, TransactionState
 from twophase.timeline.records import TransactionRecord
 from twophase.timeline.timeline import Timeline
+from twophase.transactions.driver import concerning
 
 #: What a statement outside of a transaction has recorded of a table, in words.
 _STATEMENTS = {
@@ -80,21 +81,22 @@ def plan_undo(
         able = required(
             catalog, SupportsSnapshots, "has no former states of its tables, so nothing can be undone", path
         )
-        # First of all: whatever is committed from now on is a conflict.
-        version = catalog.table_version(path)
-        note_read(catalog, path, version)
-        if version is None:
-            dropped.add((catalog.name, path))
-        changes, later, ends = _changes(timeline, record, catalog, path)
-        if changes and not (
-            _is_as_left(able, path, [changes[-1], *later], ends) if version is not None else not is_left
-        ):
-            raise _changed_since(record, catalog, path)
-        source = _before(able, record, path, [*changes, *later])
-        if source is None:
-            created.append((catalog, path))
-        else:
-            former.append((catalog, path, source))
+        with concerning(path):
+            # First of all: whatever is committed from now on is a conflict.
+            version = catalog.table_version(path)
+            note_read(catalog, path, version)
+            if version is None:
+                dropped.add((catalog.name, path))
+            changes, later, ends = _changes(timeline, record, catalog, path)
+            if changes and not (
+                _is_as_left(able, path, [changes[-1], *later], ends) if version is not None else not is_left
+            ):
+                raise _changed_since(record, catalog, path)
+            source = _before(able, record, path, [*changes, *later])
+            if source is None:
+                created.append((catalog, path))
+            else:
+                former.append((catalog, path, source))
     return Undo(transaction_id, tuple(former), tuple(created), frozenset(dropped))
 
 

@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from twophase.catalogs.hive.publish.alter import AlterTable
 from twophase.catalogs.hive.publish.append import AppendFiles
 from twophase.catalogs.hive.publish.by_rows import Undecided
-from twophase.catalogs.hive.publish.columns import SwitchLayout
 from twophase.catalogs.hive.publish.create import CreateTable
 from twophase.catalogs.hive.publish.drop import DropTable
+from twophase.catalogs.hive.publish.drop_renamed import DropRenamed
 from twophase.catalogs.hive.publish.in_place import CreateInPlace, ReplaceInPlace
+from twophase.catalogs.hive.publish.layout import SwitchLayout
+from twophase.catalogs.hive.publish.link import LinkFiles
 from twophase.catalogs.hive.publish.move import MoveFiles
 from twophase.catalogs.hive.publish.partitions import SwitchPartitions
-from twophase.catalogs.hive.publish.pointer import LinkFiles, SwitchPointer
+from twophase.catalogs.hive.publish.pointer import SwitchPointer
 from twophase.catalogs.hive.publish.publisher import Publisher
 from twophase.catalogs.hive.publish.rename import LeaveName, RenameTable
 from twophase.catalogs.hive.publish.swap import SwapNames
@@ -32,6 +34,7 @@ PUBLISHERS: Mapping[Way, type[Publisher]] = {
     Way.MOVE_FILES: MoveFiles,
     Way.APPEND_FILES: AppendFiles,
     Way.DROP_TABLE: DropTable,
+    Way.DROP_RENAMED: DropRenamed,
     Way.ALTER_TABLE: AlterTable,
     Way.RENAME_TABLE: RenameTable,
     Way.LEAVE_NAME: LeaveName,

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import ClassVar
 
 from twophase.catalog.reading import ReadSource
-from twophase.catalogs.hive import evolution
 from twophase.catalogs.hive.definitions import FIELD_IDS, redacted, same_layout, to_definition
 from twophase.catalogs.hive.publish.one_call import OneCall
 from twophase.catalogs.hive.replaced import Defined, Replaced
+from twophase.catalogs.hive.schema import evolution
 from twophase.catalogs.hive.snapshots import SnapshotRead, read_format
 from twophase.catalogs.hive.stamps import STAMP
 from twophase.catalogs.hive.state import WriteState

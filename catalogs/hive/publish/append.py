@@ -12,10 +12,10 @@ from typing import Any
 
 from twophase.catalog.reading import ReadSource
 from twophase.catalogs.files import base_name, data_files, is_hidden, join, normal, same
-from twophase.catalogs.hive import layout, linking
+from twophase.catalogs.hive import hard_links, layout
 from twophase.catalogs.hive.definitions import RECURSIVE, is_recursive
 from twophase.catalogs.hive.flattening import flat_name
-from twophase.catalogs.hive.linking import CannotLinkError
+from twophase.catalogs.hive.hard_links import CannotLinkError
 from twophase.catalogs.hive.partition_plan import Key
 from twophase.catalogs.hive.publish.move import MoveFiles, Moves
 from twophase.catalogs.hive.staging import written_as_files
@@ -29,6 +29,8 @@ class AppendFiles(MoveFiles):
 
     #: Whether old and new files are linked in one directory, for a read inside the transaction.
     _is_shown = False
+    #: An unpartitioned table as ``prepare`` has found it, until the first attempt to publish.
+    _prepared: HiveTable | None = None
 
     @property
     def _own(self) -> MoveState:
@@ -38,7 +40,18 @@ class AppendFiles(MoveFiles):
         table = self.target.check_unchanged()
         if self._read() is None or not self._is_for(table):
             self.plan(table)
+        self._prepared = None if table.partitioned else table
         self.write.reach(*self.reached())
+
+    def current(self) -> HiveTable | None:
+        # What others have changed since is found after the renames, as what they change just before them: see move.
+        prepared, self._prepared = self._prepared, None
+        return prepared or super().current()
+
+    @property
+    def _places(self) -> list[str]:
+        """The directories that the rows were planned to be renamed into."""
+        return [place for _, place in self._own.goes_to if place]
 
     def _is_for(self, table: HiveTable) -> bool:
         """Whether the planned directories are still those of the table or of the partitions."""
@@ -79,7 +92,7 @@ class AppendFiles(MoveFiles):
         yield str(table.location)
         # Before the metastore is called. Files moved to a location that the table has left since are taken back, too.
         paths = self.write.paths
-        yield from (place for _, place in self._own.goes_to if place and paths.is_tables(place))
+        yield from (place for place in self._places if layout.version_above(place) or paths.is_tables(place))
         yield from super().roots(table)
 
     def move(self, table: HiveTable) -> HiveTable:
@@ -104,6 +117,16 @@ class AppendFiles(MoveFiles):
             raise
         assert now is not None
         return now
+
+    def undo(self) -> None:
+        super().undo()
+        for place in self._places:
+            if self._is_recreated(place):
+                self.files.remove_if_empty(place)
+
+    def _is_recreated(self, place: str) -> bool:
+        """Whether a version was dropped with its stamp, and a rename has created its directory again."""
+        return layout.version_above(place) is not None and self.write.paths.version_of(place) is None
 
     def _all_there(self, table: HiveTable | None) -> bool:
         """Whether the renames were made, and the table has the rows.
@@ -179,7 +202,7 @@ class AppendFiles(MoveFiles):
         with self.write.step("read"):
             try:
                 for source in (there, self._gathered or self.state.version):
-                    linking.link_tree(self.files, source, place, linking.keep_all, self.state.transaction_id)
+                    hard_links.link_tree(self.files, source, place, hard_links.keep_all, self.state.transaction_id)
             except CannotLinkError:
                 return False
         self._is_shown = True

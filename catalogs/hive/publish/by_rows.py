@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from twophase.catalogs.files import data_entries, data_files, refuse_untried
-from twophase.catalogs.hive import flattening, linking
+from twophase.catalogs.hive import flattening, hard_links
 from twophase.catalogs.hive.definitions import FILE_PROVIDERS, is_recursive
 from twophase.catalogs.hive.partition_plan import Key
 from twophase.catalogs.hive.publish.publisher import Publisher
@@ -89,7 +89,7 @@ class Choice:
     def without_links(self) -> None:
         """Choose again without links: a file has the maximum number of links, or the filesystem supports none."""
         self._refuse_to_build()
-        linking.take_links_out(self._files, self._write.state.version)
+        hard_links.take_links_out(self._files, self._write.state.version)
         own = self._write.state.own
         flattens = isinstance(own, PointerState) and own.flattens
         self._become((Way.APPEND_FILES, MoveState(gathered=flattens)))
@@ -104,8 +104,8 @@ class Choice:
         if base is None:
             return
         with write.step("link"):
-            own = set(linking.own_rows(self._files, base))
-            linking.link_tree(self._files, base, write.state.version, own.__contains__, write.state.transaction_id)
+            own = set(hard_links.own_rows(self._files, base))
+            hard_links.link_tree(self._files, base, write.state.version, own.__contains__, write.state.transaction_id)
 
     def _is_one_rename(self) -> bool:
         """Whether the staged rows are published in one step, whatever has changed in the table: prepare checks it."""

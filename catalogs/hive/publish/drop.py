@@ -13,6 +13,7 @@ from twophase.catalogs.hive.layout import BACKUP
 from twophase.catalogs.hive.publish.publisher import Publisher
 from twophase.catalogs.hive.replaced import Replaced
 from twophase.catalogs.hive.tables import HiveTable
+from twophase.catalogs.hive.target import Target
 from twophase.catalogs.hive.write import TableWrite
 from twophase.errors import WriteConflictError
 from twophase.model import Level, Outcome
@@ -29,8 +30,8 @@ class DropTable(Publisher):
     fences: ClassVar[bool] = True
     result: ClassVar[str] = "it is dropped"
 
-    def __init__(self, write: TableWrite) -> None:
-        super().__init__(write)
+    def __init__(self, write: TableWrite, target: Target | None = None) -> None:
+        super().__init__(write, target)
         self._dropped = HiddenDrop(write, BACKUP)
 
     # -- before the decision -------------------------------------------------------------------------------------
@@ -65,20 +66,23 @@ class DropTable(Publisher):
             self.staging.mark_published()
             return
         with self.write.step("publish"), self.write.calls.calling():
-            self.write.hidden.hide(self.write.path.name, BACKUP)
+            self._hide(now)
         self._require_old(now)
         self._forget()
+
+    def _hide(self, now: HiveTable) -> None:
+        self.write.hidden.hide(now.name, BACKUP)
 
     def _require_old(self, checked: HiveTable) -> None:
         """Give another table its name back, which took that of the checked one just before the call."""
         try:
             self.target.require_unchanged(self._dropped.find())
         except WriteConflictError:
-            self._show(checked.kind)
+            self._show(checked.name, checked.kind)
             raise
 
-    def _show(self, kind: str) -> None:
-        self.write.hidden.show(BACKUP, self.write.path.name, kind=kind)
+    def _show(self, name: str, kind: str) -> None:
+        self.write.hidden.show(BACKUP, name, kind=kind)
         self._forget()
 
     def _forget(self) -> None:
@@ -104,14 +108,23 @@ class DropTable(Publisher):
             return True
         if self.is_marked():
             return False  # It is complete: its files may be gone.
-        now = self.write.current()
         if self._dropped.find() is None:
+            now = self._found()
             return now is not None and self.target.is_unmoved(now) and now.stamp == before.stamp
-        if now is not None:
+        name = self._name_back()
+        if name is None:
             return False
         with self.write.step("restore"):
-            self._show(before.kind)
+            self._show(name, before.kind)
         return True
+
+    def _found(self) -> HiveTable | None:
+        """The table that it drops, while it is not dropped, or what has its name."""
+        return self.write.current()
+
+    def _name_back(self) -> str | None:
+        """The name that the table gets back; None if it is taken."""
+        return None if self.write.current() is not None else self.write.path.name
 
     # -- a rollback ----------------------------------------------------------------------------------------------
 

@@ -111,7 +111,7 @@ class FixedLocation:
 
     def back_up(self) -> None:
         """Rename the old directory to its backup."""
-        with self._write.step("set_aside"):
+        with self._write.step("back_up"):
             waits = self.is_taken and not self.holds(self.location) and not self._files.exists(self.backup)
             if waits and self._files.exists(self.location):
                 self._move(self.location, self.backup)
@@ -199,7 +199,7 @@ class _InPlace(Publisher):
         # Files that are kept go back to the version with those of others, which its removal finds.
         if not keep and (added := self.staging.added_by_others(self.shown)):
             raise self.staging.changed(added, "it was not undone")
-        with self.write.step("put_back"):
+        with self.write.step("restore_files"):
             if self._place.move_out(keep=keep):
                 self.target.was_restored()
 

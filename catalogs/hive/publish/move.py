@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from twophase.catalog.reading import ReadSource
 from twophase.catalogs.files import Files, data_entries, data_files, join, same
-from twophase.catalogs.hive import layout, linking, renames
+from twophase.catalogs.hive import hard_links, layout, renames
 from twophase.catalogs.hive.definitions import SERDE_PROVIDER
 from twophase.catalogs.hive.layout import MANIFEST_FILE, PUBLISHED_FILE
 from twophase.catalogs.hive.partition_plan import Key
@@ -51,7 +51,7 @@ class Moves:
             "touched": self.touched,
             "unlisted": self.unlisted,
         }
-        files.write_json(join(version, MANIFEST_FILE), document)
+        files.write_json(join(version, MANIFEST_FILE), document, waits=False)
 
     @classmethod
     def load(cls, files: Files, version: str) -> Moves | None:
@@ -228,7 +228,7 @@ class MoveFiles(Publisher):
             return backups, [(key, home) for key, home in sorted(replaced.items()) if key not in new]
         backups = self._backup(str(table.location), "")
         if table.partition_columns and self.state.overwrite is not None:
-            keep = linking.outside(self.state.overwrite, table.partition_columns, new)
+            keep = hard_links.outside(self.state.overwrite, table.partition_columns, new)
             root = str(table.location).rstrip("/") + "/"
             backups = [pair for pair in backups if not keep(pair[0].removeprefix(root))]
         return backups, []
@@ -255,7 +255,7 @@ class MoveFiles(Publisher):
             return False
         if self.state.overwrite is None:
             return True
-        return linking.in_scope(self.state.overwrite, key, table.partition_columns, replaced=has_rows)
+        return hard_links.in_scope(self.state.overwrite, key, table.partition_columns, replaced=has_rows)
 
     def _backup(self, directory: str, label: str) -> Renames:
         self.target.check_replaced([directory])
@@ -270,12 +270,16 @@ class MoveFiles(Publisher):
         seen = None
         if not self.is_marked():
             self._read()
-            table = self.write.current()
+            table = self.current()
             if not (self._all_there(table) or self._has_landed()):
                 self._check_replaced()
                 seen = self.move(self.target.require_unchanged(table))
-        self.staging.mark_published()
+        self.staging.mark_published(waits=False)
         self.write.announce(seen=seen)
+
+    def current(self) -> HiveTable | None:
+        """The table that a publish starts from."""
+        return self.write.current()
 
     def _check_replaced(self) -> None:
         """Refuse if files were added to or removed from the overwritten directories, before our first rename."""
@@ -323,7 +327,7 @@ class MoveFiles(Publisher):
         left = renames.pending(self.files, moves.into)
         self._check_rows(moves, left)
         for source, target in renames.pending(self.files, moves.backups):
-            with self.write.step("file_aside"):
+            with self.write.step("back_up_file"):
                 self.files.place(source, target)
         for source, target in left:
             with self.write.step("file_in"):
@@ -407,7 +411,7 @@ class MoveFiles(Publisher):
         if moves is None:
             return
         self._check_paths(moves.begun(self.files), table)
-        with self.write.step("put_back"):
+        with self.write.step("restore_files"):
             if table is not None and moves.adds:
                 places = self._locations(table, moves.adds)
                 ours = {key: place for key, place in moves.adds if places.get(key) == place and self._only_ours(place)}

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from twophase.catalogs.files import is_below, join
-from twophase.catalogs.hive import layout, linking
+from twophase.catalogs.hive import hard_links, layout
 from twophase.catalogs.hive.partition_plan import ADD, REMOVE, SWITCH, Change, Key, Plan
 from twophase.catalogs.hive.staging import Staging
 from twophase.catalogs.hive.state import INSERT
@@ -53,10 +53,10 @@ class PartitionChanges:
         plan = None if base is None else Plan.load(self._files, base)
         return {} if plan is None else {change.key: change for change in plan.changes}
 
-    def is_from_base(self, location: str) -> bool:
-        """Whether the earlier statement of the same transaction added an empty partition at this location."""
-        base = self._write.state.base_version
-        return base is not None and is_below(location, layout.empty_beside(base))
+    def is_from_earlier(self, location: str) -> bool:
+        """Whether an earlier statement of the same transaction added an empty partition at this location."""
+        state = self._write.state
+        return layout.is_emptied_by(location, state.transaction_id) and not is_below(location, state.empty)
 
     def _save(
         self,
@@ -123,7 +123,7 @@ class PartitionChanges:
         marks, version = {}, self._write.state.version
         with self._write.step("link"):
             if any(key in present for key in new):
-                linking.note_own_rows(self._files, version)
+                hard_links.note_own_rows(self._files, version)
             for key, name in new.items():
                 if key in present:
                     marks[present[key]] = self._files.fingerprint(present[key])
@@ -131,7 +131,7 @@ class PartitionChanges:
         return marks
 
     def _link(self, source: str, target: str) -> None:
-        linking.link_tree(self._files, source, target, linking.keep_all, self._write.state.transaction_id)
+        hard_links.link_tree(self._files, source, target, hard_links.keep_all, self._write.state.transaction_id)
 
     def _removed(
         self, table: HiveTable, new: Mapping[Key, str], present: Mapping[Key, str], registered: Mapping[Key, str]
@@ -151,12 +151,12 @@ class PartitionChanges:
         state = self._write.state
         if self._adds_rows or state.overwrite is None:
             return not self._adds_rows
-        return linking.in_scope(state.overwrite, key, state.partition_columns, replaced=True)
+        return hard_links.in_scope(state.overwrite, key, state.partition_columns, replaced=True)
 
     def _in_scope(self, key: Key, columns: tuple[str, ...]) -> bool:
         """Whether this overwrite removes a partition that gets no new rows."""
         scope = self._write.state.overwrite
-        return scope is None or linking.in_scope(scope, key, columns, replaced=False)
+        return scope is None or hard_links.in_scope(scope, key, columns, replaced=False)
 
     def _carried(
         self, based: Mapping[Key, Change], changes: list[Change], registered: Mapping[Key, str]
@@ -174,7 +174,7 @@ class PartitionChanges:
                 self._files.make_directory(location)
                 self._link(change.new, location)
             place = registered.get(key)
-            if change.action == ADD and place is not None and self.is_from_base(place):
+            if change.action == ADD and place is not None and self.is_from_earlier(place):
                 change = replace(change, action=SWITCH, old=place)  # The earlier statement has added it.
             carried.append(replace(change, new=location, files=None))
         return carried

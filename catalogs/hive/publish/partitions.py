@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from twophase.catalog.reading import ReadSource
 from twophase.catalogs.files import is_below, join, parent, same
-from twophase.catalogs.hive import layout, linking
+from twophase.catalogs.hive import hard_links, layout
 from twophase.catalogs.hive.definitions import is_redacted
 from twophase.catalogs.hive.layout import MANIFEST_FILE, PUBLISHED_FILE, SUPERSEDED_FILE
 from twophase.catalogs.hive.partition_plan import ADD, REMOVE, SWITCH, Change, Key, Plan, by_key, published, unexpected
@@ -19,7 +19,7 @@ from twophase.catalogs.hive.replaced import Partitions, Replaced
 from twophase.catalogs.hive.stamps import StampChangedError
 from twophase.catalogs.hive.state import INSERT, REPLACE
 from twophase.catalogs.hive.store import partitions_of
-from twophase.catalogs.hive.tables import EXTERNAL, MANAGED, HivePartition, HiveTable, partition_key
+from twophase.catalogs.hive.tables import EXTERNAL, MANAGED, HivePartition, HiveTable
 from twophase.catalogs.hive.target import Target
 from twophase.catalogs.hive.write import TableWrite
 from twophase.model import Level, Purpose
@@ -93,14 +93,14 @@ class SwitchPartitions(Publisher):
         if self.state.purpose is not Purpose.INSERT_INTO or self.state.base_version is not None:
             raise self.write.conflict("another writer changed its partitions meanwhile")
         with self.write.step("link"):
-            linking.take_links_out(self.files, self.state.version)
+            hard_links.take_links_out(self.files, self.state.version)
             self.files.remove_file(join(self.state.version, MANIFEST_FILE))
         return None
 
     def _is_stale(self, table: HiveTable, plan: Plan) -> bool:
         if unexpected(plan, self.target.locations(table, plan.keys), self.state.empty_of):
             return True
-        return not all(linking.is_marked(self.files, directory, mark) for directory, mark in plan.marks.items())
+        return not all(hard_links.is_marked(self.files, directory, mark) for directory, mark in plan.marks.items())
 
     def reservation_scope(self) -> frozenset[str] | None:
         columns = self.state.partition_columns
@@ -173,20 +173,16 @@ class SwitchPartitions(Publisher):
             raise self.write.conflict(f"another writer changed its partition {'/'.join(changed[0])} meanwhile")
         if not plan.only_adds and (written := self._written_to_new(plan)):
             raise self.write.conflict(f"{written[0]} was written to a new partition of it meanwhile, outside twophase")
-        # Partitions that the earlier statement added without rows are younger than its stamp, and were checked above.
-        replaced = (str(change.old) for change in plan.of(SWITCH, REMOVE))
-        self.target.check_replaced(place for place in replaced if not self._changes.is_from_base(place))
+        self.target.check_replaced(str(change.old) for change in plan.of(SWITCH, REMOVE))
         for directory, mark in plan.marks.items():
-            if not linking.is_marked(self.files, directory, mark):
+            if not hard_links.is_marked(self.files, directory, mark):
                 raise self.write.conflict(f"files were written to {directory} meanwhile, past the metastore")
 
     def _written_to_new(self, plan: Plan) -> list[str]:
         """Files that other writers put into partitions which this transaction has added without rows."""
-        base = self.state.base_version
         written = self.staging.written_by_others() if plan.of(ADD) else []
-        is_based = any(self._changes.is_from_base(change.old) for change in plan.of(SWITCH) if change.old)
-        more = self.staging.files_in(layout.empty_beside(base)) if base is not None and is_based else ()
-        return [*written, *more]
+        earlier = (str(c.old) for c in plan.of(SWITCH, REMOVE) if c.old and self._changes.is_from_earlier(c.old))
+        return [*written, *(name for place in earlier for name in self.staging.files_in(place))]
 
     def _switch(self, table: HiveTable, plan: Plan, listed: Mapping[Key, HivePartition]) -> None:
         """Make the publish call."""
@@ -283,7 +279,7 @@ class SwitchPartitions(Publisher):
             return True  # moved by another process
         with self.write.step("root"), contextlib.suppress(StampChangedError):  # another writer replaced the table: fine
             self.staging.stamp(self._root)
-            self.files.persist(self._root, documents=layout.DOCUMENTS)
+            self.files.persist(self._root, documents=[layout.STAMP_FILE])
             # The metastore no longer shows that this version was published.
             if layout.read_stamp(self.files, old) is not None:
                 layout.mark_published(self.files, old, self.state.transaction_id)
@@ -383,6 +379,6 @@ class SwitchPartitions(Publisher):
 
 
 def _partitions(table: HiveTable, changes: Iterable[Change]) -> list[HivePartition]:
-    held = {change.key: change.files for change in changes}
-    found = partitions_of(table, {change.key: change.new for change in changes})
-    return [replace(one, files=held[partition_key(one.values, table.partition_columns)]) for one in found]
+    found = {change.key: change for change in changes}
+    places, files = ({key: getattr(one, of) for key, one in found.items()} for of in ("new", "files"))
+    return partitions_of(table, places, files)

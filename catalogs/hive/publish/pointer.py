@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import ClassVar
 
-from twophase.catalogs.files import same
-from twophase.catalogs.hive import layout, linking
+from twophase.catalogs.hive import layout
 from twophase.catalogs.hive.definitions import columns, is_redacted, to_table
 from twophase.catalogs.hive.publish.new_columns import former_columns
 from twophase.catalogs.hive.publish.publisher import Publisher
@@ -38,6 +38,8 @@ class SwitchPointer(Publisher):
     changes_table: ClassVar[bool] = True
     fences: ClassVar[bool] = True
     carries_columns: ClassVar[bool] = True
+    #: The table as planned, for the first attempt to publish: the call refuses another one.
+    _planned: HiveTable | None = None
 
     def __init__(
         self, write: TableWrite, *, accept: Callable[[HiveTable], None] = _accept_any, tracked: bool = True
@@ -52,7 +54,10 @@ class SwitchPointer(Publisher):
 
     def prepare(self) -> None:
         # The publish looks again, and can still refuse: of a single statement nothing else has been published then.
-        now = None if self._inserts and self.state.autocommit else self.target.check_unchanged()
+        is_alone = self._inserts and self.state.autocommit
+        now = None if is_alone else self.target.check_unchanged()
+        can_be_as_read = is_alone and not self.state.brings and self.metastore.points_as_read
+        self._planned = self.write.planned if can_be_as_read else None
         self.staging.inherit()
         if self._inserts:
             self.write.update_own(holds=self.staging.files())
@@ -82,25 +87,38 @@ class SwitchPointer(Publisher):
         )
 
     def publish(self) -> None:
-        found = self.write.current()
+        planned, self._planned = self._planned, None
+        found = planned or self.write.current()
         if self.is_ours(found):
             self.complete()
         else:
-            self.switch(found)
+            self.switch(found, as_read=planned is not None)
 
-    def switch(self, found: HiveTable | None) -> None:
-        """Point the table, as just loaded, at the version."""
-        now = self._ready(found)
+    def switch(self, found: HiveTable | None, *, as_read: bool = False) -> None:
+        """Point the table at the version.
+
+        Parameters
+        ----------
+        found : HiveTable or None
+            The table as just loaded.
+        as_read : bool
+            Whether it was loaded before, and must still be the same.
+        """
+        now, seen = self._ready(found), None
         with self.write.step("publish"), self.write.calls.calling():
-            try:
-                self._point(now)
-            except StampChangedError:
-                # Another writer's publish, which the next check refuses, or a fence against a third one's call.
-                self._point_fenced()
-        self.write.announce(counted=False)  # Statistics were dropped with the old location.
+            if as_read:
+                seen = self.metastore.point_as_read(*self._pointed(now))
+            if seen is None:
+                self._point_fenced(None if as_read else now)
+        self.write.announce(counted=False, seen=seen)  # Statistics were dropped with the old location.
 
-    def _point_fenced(self) -> None:
+    def _point_fenced(self, now: HiveTable | None) -> None:
+        """Point the table; look at it once more if it is not as it was just loaded, or was not loaded."""
         try:
+            if now is not None:
+                with contextlib.suppress(StampChangedError):
+                    # Or another writer's publish, which the check refuses, or a fence against a third one's call.
+                    return self._point(now)
             self._point(self._ready(self.write.current()))
         except StampChangedError as error:
             raise self.write.conflict("another writer published it meanwhile") from error
@@ -118,15 +136,19 @@ class SwitchPointer(Publisher):
     def _point(self, now: HiveTable) -> None:
         """Make the publish call."""
         if self._inserts:
-            wanted = replace(now, location=self.state.version).with_stamp(self.state.transaction_id)
-            files, size = self.state.of(PointerState).holds or self.staging.files()
             brings = self.state.brings
-            if brings:  # A reader sees the columns and their rows in the same step.
-                wanted = replace(wanted, schema=self.state.definition.schema)
-            self.metastore.point_table(wanted, files, size, instead_of=now.expected_stamp, redefined=brings)
+            self.metastore.point_table(*self._pointed(now), instead_of=now.expected_stamp, redefined=brings)
         else:
             name = self.write.hidden.name("table")
             self.metastore.replace_table(self._replacement(), name, instead_of=now.expected_stamp)
+
+    def _pointed(self, now: HiveTable) -> tuple[HiveTable, int, int]:
+        """The table as the call leaves it, and number and size of its files."""
+        wanted = replace(now, location=self.state.version).with_stamp(self.state.transaction_id)
+        if self.state.brings:  # A reader sees the columns and their rows in the same step.
+            wanted = replace(wanted, schema=self.state.definition.schema)
+        files, size = self.state.of(PointerState).holds or self.staging.files()
+        return wanted, files, size
 
     def _replacement(self) -> HiveTable:
         return replace(self.write.table(), tracked=self._tracked)
@@ -190,59 +212,3 @@ class SwitchPointer(Publisher):
         self.metastore.alter_table(self._restored(now))
         self.write.hidden.drop(layout.BEFORE)
         return True
-
-
-class LinkFiles(Publisher):
-    """INSERT INTO an unpartitioned table by a new version, into which all existing files are hard-linked.
-
-    It is based on what others have published before its last prepare. After that no other append may be published: a
-    file that is renamed into the old version would be missing in the new one.
-    """
-
-    changes_table: ClassVar[bool] = True
-    fences: ClassVar[bool] = True
-    carries_columns: ClassVar[bool] = True
-
-    def __init__(self, write: TableWrite) -> None:
-        super().__init__(write)
-        self._pointer = SwitchPointer(write, accept=self._check_still_based)
-
-    def prepare(self) -> None:
-        now = self.target.check_unchanged()
-        if not self._is_based_on(now):
-            self._base_on(now)
-        self.write.update_own(holds=self.staging.files())
-        self.write.update(can_undo=True)
-        self.write.reach(Level.ATOMIC)
-
-    def _is_based_on(self, now: HiveTable) -> bool:
-        state = self.state
-        if state.inherit_mark is None or not same(now.location, state.inherit):
-            return False
-        return now.stamp == state.old.stamp and linking.is_marked(self.files, str(now.location), state.inherit_mark)
-
-    def _base_on(self, now: HiveTable) -> None:
-        location, version = str(now.location), self.state.version
-        with self.write.step("link"):
-            linking.note_own_rows(self.files, version)
-            linking.take_links_out(self.files, version)
-            self.write.update(inherit=location, inherit_mark=self.files.fingerprint(location))
-            if self.state.of(PointerState).flattens:
-                linking.link_flat(self.files, location, version, self.state.transaction_id)
-            else:
-                linking.link_tree(self.files, location, version, linking.keep_all, self.state.transaction_id)
-        # The table that this is based on is restored by a compensation, and superseded by the publish.
-        self.write.update(before=replace(self.state.old, location=location, stamp=now.stamp))
-
-    def _check_still_based(self, now: HiveTable) -> None:
-        if now.stamp != self.state.old.stamp or not self.target.is_unmoved(now):
-            raise self.write.conflict("another writer published it meanwhile")
-
-    def replaced_state(self) -> Replaced:
-        return self.target.replaced_state(defines=self.state.brings)
-
-    def publish(self) -> None:
-        self._pointer.publish()
-
-    def compensate(self) -> bool:
-        return self._pointer.compensate()

@@ -134,7 +134,7 @@ class Publisher(ABC):
     def finish(self) -> None:
         """Clean up after the publish. Idempotent."""
         try:
-            with self.write.step("retire"):
+            with self.write.step("supersede"):
                 self.supersede()
             with self.write.step("drop_hidden"):
                 self.write.hidden.drop_helpers()

@@ -5,61 +5,41 @@ The two names are two participants, of which the new one publishes, and is recor
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar
 
 from twophase.catalog.reading import ReadSource
-from twophase.catalogs.hive.displaced import waiting_place
 from twophase.catalogs.hive.housekeeping import Housekeeping
-from twophase.catalogs.hive.layout import BACKUP
 from twophase.catalogs.hive.publish.one_call import OneCall
 from twophase.catalogs.hive.publish.publisher import Publisher
+from twophase.catalogs.hive.publish.renamed_table import RenamedTable
 from twophase.catalogs.hive.replaced import Nothing, Replaced
 from twophase.catalogs.hive.snapshots import SnapshotRead, read_format
 from twophase.catalogs.hive.stamps import StampChangedError
-from twophase.catalogs.hive.state import LeaveState, RenameState, WriteState, renamed_by
+from twophase.catalogs.hive.state import LeaveState, WriteState
 from twophase.catalogs.hive.tables import MANAGED, HiveTable
-from twophase.catalogs.hive.target import Target
 from twophase.catalogs.hive.write import TableWrite
 from twophase.errors import TableAlreadyExistsError, TableNotExistError
-from twophase.model import Level, ObjectPath, Outcome
-
-
-def former_path(state: WriteState) -> ObjectPath:
-    """Return the former name of a table that a write renames.
-
-    Parameters
-    ----------
-    state : WriteState
-    """
-    return ObjectPath(state.path.namespace, state.of(RenameState).former)
+from twophase.model import Level, Outcome
 
 
 class RenameTable(OneCall):
-    """The new name of a renamed table. The target is the table of the former name, where it may have made way."""
+    """The new name of a renamed table."""
 
     result: ClassVar[str] = "it has its new name"
 
     _source: ReadSource | None = None
 
     def __init__(self, write: TableWrite) -> None:
-        self.former = former_path(write.state)
-        super().__init__(write, Target(TableWrite(write.store, replace(write.state, path=self.former))))
-        self._waiting = waiting_place(write, renamed_by(write.state))
-
-    def _found(self) -> HiveTable | None:
-        """The table, which has its former name, or a hidden one if it has made way for another table."""
-        now = self.write.store.find(self.former)
-        return now if self.is_as_before(now) else self._waiting.find(BACKUP) or now
+        self._renamed = RenamedTable(write)
+        self.former = self._renamed.path
+        super().__init__(write, self._renamed.target)
 
     # -- the publish ---------------------------------------------------------------------------------------------
 
     def checked(self) -> HiveTable:
         """Check that the new name is free, too."""
         self.displaced.check(self.write.current())
-        now = self.target.require_unchanged(self._found())
-        self.target.check_replaced(self.target.replaced(now))
-        return now
+        return self._renamed.checked()
 
     def prepare(self) -> None:
         super().prepare()
@@ -99,7 +79,7 @@ class RenameTable(OneCall):
     def is_changed_back(self) -> bool:
         now = self.write.current()
         if now is None or not self.is_ours(now):
-            is_back = self.is_as_before(self._found())
+            is_back = self.is_as_before(self._renamed.find())
         elif not self.displaced.may_come_back:
             return False
         else:
@@ -111,11 +91,9 @@ class RenameTable(OneCall):
 
     def _is_given_back(self, now: HiveTable) -> bool:
         """Give the table its former name and stamp; return False if another writer has the one, or it has changed."""
-        holder = self.write.store.find(self.former)
-        if holder is not None and holder.stamp != self.state.transaction_id:
+        name = self._renamed.name_back()
+        if name is None:
             return False
-        # A table that has the name by this transaction loses it after this one: until then it waits.
-        name = self.former.name if holder is None else self._waiting.name(BACKUP)
         stamp = self.former_stamp or ""
         try:
             self._give_name(self.write.path.name, name, stamp=stamp, instead_of=now.stored_stamp)

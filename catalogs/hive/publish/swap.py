@@ -40,7 +40,7 @@ class NameSwap:
         """Publish; an old table that already has its hidden name keeps it."""
         write, name = self._write, self._write.path.name
         if now is not None:
-            with write.step("name_aside"):
+            with write.step("back_up_name"):
                 try:
                     write.hidden.hide(name, BACKUP, instead_of=now.expected_stamp)
                 except StampChangedError as error:

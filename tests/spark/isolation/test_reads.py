@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,42 @@ def test_rows_that_are_cached_are_read_all_the_same(spark: SparkSession, other: 
                 store.write(spark, "a", [(9, 90)])
     finally:
         kept.unpersist()
+
+
+@pytest.mark.promise("staged-reads", "an INSERT reads its own table in a subquery as elsewhere, in a block and outside")
+@every_store
+def test_an_insert_reads_its_own_table_in_a_subquery(spark: SparkSession, store: Store) -> None:
+    a, b = store.of("a"), store.of("b")
+    new = f"SELECT * FROM VALUES (20, 2), (30, 3) AS rows(value, id) WHERE id NOT IN (SELECT id FROM {a})"
+    inserts = f"INSERT INTO {a} SELECT value, id + 10 INSERT INTO {b} SELECT value, id + 20"
+
+    for block in (nullcontext(), twophase.transaction(spark)):
+        store.write(spark, "a", OLD)
+        store.write(spark, "b", OLD)
+        with block:
+            spark.sql(f"INSERT INTO {a} {new}")
+            spark.sql(f"INSERT INTO {a} {new}")
+            spark.sql(f"INSERT INTO {a} SELECT 40, (SELECT max(id) FROM {a}) + 1")
+            assert store.rows(spark, "a") == [*OLD, (3, 30), (4, 40)]
+            spark.sql(f"INSERT OVERWRITE {a} SELECT value, id FROM {a} WHERE id > (SELECT min(id) FROM {a}) + 1")
+            spark.sql(f"FROM {a} {inserts} WHERE id IN (SELECT id FROM {a})")
+        assert store.rows(spark, "a") == [(3, 30), (4, 40), (13, 30), (14, 40)]
+        assert store.rows(spark, "b") == [*OLD, (23, 30), (24, 40)]
+
+
+@pytest.mark.promise("lost-updates", "the subquery of an INSERT that reads its own table counts as a read of the block")
+@every_store
+def test_the_subquery_of_an_insert_into_its_own_table_reads_the_snapshot(
+    spark: SparkSession, other: SparkSession, store: Store
+) -> None:
+    a = store.of("a")
+    with twophase.transaction(spark) as tx:
+        store.rows(spark, "b")
+        elsewhere(lambda: store.append(other, "a", (3, 30)))
+        with suppress(SnapshotTooOldError):
+            spark.sql(f"INSERT INTO {a} SELECT 90, max(id) FROM {store.of('b')} WHERE 3 NOT IN (SELECT id FROM {a})")
+            assert tx.participants
+    assert store.rows(spark, "a") == [*OLD, *([(2, 90)] if tx.participants else []), (3, 30)]
 
 
 @every_publish
@@ -510,7 +546,7 @@ def test_what_shows_the_present_state_of_a_table_is_refused_in_a_block_that_sees
     assert spark.sql(statements[0]).count() == 3
 
 
-@pytest.mark.promise("visibility", "a block reads what another process had published before it began")
+@pytest.mark.promise("visibility", "a block reads what another process had published before it began", detail=True)
 @pytest.mark.parametrize("isolation", ["snapshot", "read_committed"])
 @pytest.mark.parametrize("catalog", ["", "hive."])
 @pytest.mark.parametrize("kind", ["session", "serde"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from twophase.spark.jvm import values
 from twophase.spark.jvm.callbacks import JavaCallable
 from twophase.spark.jvm.gateway import Jvm
 
@@ -36,3 +37,9 @@ class Proxy(JavaCallable):
 
     def toString(self) -> str:
         return f"twophase {type(self).__name__}"
+
+    def supportedCustomMetrics(self) -> Any:
+        return values.array(self._jvm, "org.apache.spark.sql.connector.metric.CustomMetric")
+
+    def reportDriverMetrics(self) -> Any:
+        return values.array(self._jvm, "org.apache.spark.sql.connector.metric.CustomTaskMetric")

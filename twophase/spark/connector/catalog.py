@@ -30,11 +30,12 @@ from twophase.errors import (
     AtomicityNotSupportedError,
     CatalogError,
     DatabaseNotExistError,
+    TableAlreadyExistsError,
     TableNotExistError,
 )
 from twophase.hooks.statement import Statement
 from twophase.model import ObjectPath, Purpose, TableDefinition
-from twophase.spark import active, made_tables, renamed_tables, rewriting
+from twophase.spark import active, types
 from twophase.spark.attached import AttachedSession
 from twophase.spark.connector import schema_history
 from twophase.spark.connector.base import Proxy
@@ -46,6 +47,7 @@ from twophase.spark.connector.parquet import ParquetTable
 from twophase.spark.connector.read import BatchesTable
 from twophase.spark.connector.spark_versions import definition_facts, is_for_writing, time_travel
 from twophase.spark.connector.table import FilesTable, StagedTable, TableProxy, WriteTable, unread
+from twophase.spark.ddl import created_tables, renamed_tables, rewriting
 from twophase.spark.errors import thrown_to_spark
 from twophase.spark.jvm import caches, tables, values
 from twophase.spark.jvm.callback_cache import ALWAYS, CachePolicy
@@ -69,7 +71,7 @@ from twophase.spark.statement import (
     run_without_rows,
 )
 from twophase.spark.write_hints import options_of
-from twophase.transactions import immediate
+from twophase.transactions import failures, immediate
 from twophase.transactions.immediate import changing
 from twophase.transactions.named_savepoints import source_of_version
 
@@ -113,7 +115,8 @@ class NativeCatalog(NamespacesMixin, Proxy):
         return f"twophase catalog {self._name}"
 
     def capabilities(self) -> Any:
-        return values.java_set(self._jvm)
+        defaults = ("SUPPORT_COLUMN_DEFAULT_VALUE",) if self._catalog.capabilities.column_defaults else ()
+        return tables.catalog_capabilities(self._jvm, *defaults)
 
     def tableStateOptionKeys(self) -> Any:
         return values.java_set(self._jvm)
@@ -123,9 +126,6 @@ class NativeCatalog(NamespacesMixin, Proxy):
 
     def useNullableQuerySchema(self) -> bool:
         return True
-
-    def supportedCustomMetrics(self) -> Any:
-        return values.array(self._jvm, "org.apache.spark.sql.connector.metric.CustomMetric")
 
     # -- lookups -------------------------------------------------------------------------------------------------
 
@@ -299,7 +299,11 @@ class NativeCatalog(NamespacesMixin, Proxy):
             return StagedTable(self._session, statement, definition)
 
     def _definition_of(self, facts: tuple[Any, ...]) -> TableDefinition:
-        return definition_of(self._jvm, self._catalog, *definition_facts(facts))
+        definition = definition_of(self._jvm, self._catalog, *definition_facts(facts))
+        if self._catalog.capabilities.column_defaults:
+            return definition
+        # Those of the tables that a query reads: the published table would not have them.
+        return replace(definition, schema=types.without_defaults(definition.schema))
 
     def _with_options(self, path: ObjectPath, definition: TableDefinition) -> TableDefinition:
         """Add the options of a ``DataFrameWriter``: Spark itself passes them only after the table is staged."""
@@ -353,7 +357,14 @@ class NativeCatalog(NamespacesMixin, Proxy):
 
     def _alter_or_stage(self, path: ObjectPath, changes: Sequence[TableChange]) -> None:
         if not self._alter_staged(path, changes):
+            self._refuse_written(path)
             self._ddl("ALTER TABLE", path, lambda: self._alter(path, changes))
+
+    def _refuse_written(self, path: ObjectPath) -> None:
+        """Refuse to alter a table to which the surrounding transaction has written, as it has it now."""
+        joined = active.current_transaction(self._session)
+        if joined is not None and self._session.policy != "preferred" and joined.find(self._catalog.name, path):
+            raise failures.rows_before(path, joined.id)
 
     def _alter(self, path: ObjectPath, changes: Sequence[TableChange]) -> None:
         if isinstance(self._catalog, SupportsRewrite) and rewriting.rewrite(
@@ -374,8 +385,8 @@ class NativeCatalog(NamespacesMixin, Proxy):
             if statement is not None:
                 run_without_rows(self._session, statement, lambda: self._staged_definition(statement))
                 return True
-        if made_tables.is_made(context.joined, self._catalog, path):
-            made_tables.alter(context, self._catalog, path, changes)
+        if created_tables.is_made(context.joined, self._catalog, path):
+            created_tables.alter(context, self._catalog, path, changes)
             return True
         if isinstance(self._catalog, SupportsRewrite):
             return rewriting.rewrite(self._session, self._catalog, path, changes)
@@ -426,12 +437,17 @@ class NativeCatalog(NamespacesMixin, Proxy):
                 object_path(self._jvm, identifier),
                 self._without_catalog(self._writable_path(new_identifier)),
             )
-            context = StatementContext.of(self._session)
-            if made_tables.is_made(context.joined, self._catalog, path):
-                made_tables.rename(context, self._catalog, path, new_path)
-                return
-            if renamed_tables.rename(context, self._catalog, path, new_path):
-                return
+            try:
+                self._renamed(path, new_path)
+            except TableAlreadyExistsError:  # It is about the other name.
+                with thrown_to_spark(self._jvm, tables.identifier(self._jvm, list(new_path.namespace), new_path.name)):
+                    raise
+
+    def _renamed(self, path: ObjectPath, new_path: ObjectPath) -> None:
+        context = StatementContext.of(self._session)
+        if created_tables.is_made(context.joined, self._catalog, path):
+            created_tables.rename(context, self._catalog, path, new_path)
+        elif not renamed_tables.rename(context, self._catalog, path, new_path):
             # By neither name is it the table whose columns were recorded before.
             self._ddl(
                 "ALTER TABLE ... RENAME",

@@ -13,7 +13,7 @@ from twophase.catalog import Catalog, TableChange
 from twophase.errors import CatalogError
 from twophase.model import BucketSpec, ObjectPath, OverwriteScope, TableDefinition, Transform, quote
 from twophase.spark import types
-from twophase.spark.jvm import defaults, tables, values
+from twophase.spark.jvm import column_defaults, tables, values
 from twophase.spark.jvm.expressions import column_of, is_literal, text_as, text_of, truth_of
 from twophase.spark.jvm.formats import hive_format, short_name
 from twophase.spark.jvm.gateway import Jvm
@@ -56,12 +56,9 @@ def definition_of(jvm: Jvm, catalog: Catalog, columns: Any, transforms: Any, pro
     facts = {key: value for key, value in entries.items() if key == "provider" or options.get(key) != value}
     bucketing, partitioning = _layout([transform_of(t) for t in transforms], catalog.capabilities.bucketing)
     location = facts.get("location")
-    written = facts.get("provider", "hive" if serde else None)
-    provider = short_name(jvm.spark, written) if written else None
     return TableDefinition(
         schema=types.to_arrow(tables.columns_json(jvm, columns)),
-        provider=provider,
-        written_provider=written if provider not in (written, "hive") else None,
+        **_provider(jvm, facts.get("provider", "hive" if serde else None)),
         partitioning=partitioning,
         bucketing=bucketing,
         comment=facts.get("comment"),
@@ -71,6 +68,12 @@ def definition_of(jvm: Jvm, catalog: Catalog, columns: Any, transforms: Any, pro
         external=facts.get("external") == "true" or location is not None,
         serde=serde,
     )
+
+
+def _provider(jvm: Jvm, written: str | None) -> dict[str, str | None]:
+    """The format by its short name, and as it was written if that is another one."""
+    provider = short_name(jvm.spark, written) if written else None
+    return {"provider": provider, "written_provider": written if provider not in (written, "hive") else None}
 
 
 def _options(facts: Mapping[str, str], *, of_serde: bool) -> dict[str, str]:
@@ -315,7 +318,7 @@ def _add_column(jvm: Jvm, change: Any) -> TableChange:
         change.dataType(),
         bool(change.isNullable()),
         change.comment(),
-        None if default is None else defaults.of_new_column(jvm, change.dataType(), str(default.getSql())),
+        None if default is None else column_defaults.of_new_column(jvm, change.dataType(), str(default.getSql())),
     )
     return TableChange("add_column", path, {"field": field, **_position(change.position())})
 

@@ -24,15 +24,12 @@ from twophase.spark.connector.read import filter_of
 from twophase.spark.connector.table import WriteTable
 from twophase.spark.connector.write import Insert
 from twophase.spark.errors import thrown_to_spark
-from twophase.spark.jvm import values
 from twophase.spark.jvm.gateway import CATALOG
 from twophase.spark.jvm.parquet import table_frame
 from twophase.spark.staged import staged_table
 from twophase.spark.statement import StatementContext, open_statement, run_statement
 
 # ruff: noqa: N802
-
-_METRICS = "org.apache.spark.sql.connector.metric."
 
 
 class DeletableTable(WriteTable):
@@ -75,12 +72,6 @@ class DeletableTable(WriteTable):
             truncate(self._session, self._catalog, self._path)
             return True
 
-    def supportedCustomMetrics(self) -> Any:
-        return values.array(self._jvm, _METRICS + "CustomMetric")
-
-    def reportDriverMetrics(self) -> Any:
-        return values.array(self._jvm, _METRICS + "CustomTaskMetric")
-
     class Java:
         implements = [CATALOG + "SupportsRead", CATALOG + "SupportsWrite", CATALOG + "SupportsDeleteV2"]
 
@@ -92,12 +83,6 @@ class TruncatableParquetTable(ParquetTable):
         with thrown_to_spark(self._jvm):
             truncate(self._session, self._catalog, self._path)
             return True
-
-    def supportedCustomMetrics(self) -> Any:
-        return values.array(self._jvm, _METRICS + "CustomMetric")
-
-    def reportDriverMetrics(self) -> Any:
-        return values.array(self._jvm, _METRICS + "CustomTaskMetric")
 
     class Java:
         implements = [CATALOG + "SupportsRead", CATALOG + "TruncatableTable"]

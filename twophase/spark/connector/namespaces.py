@@ -7,9 +7,10 @@ from typing import Any
 from twophase.catalog import Catalog, SupportsAlterDatabase, SupportsStagedDatabases
 from twophase.catalog.capabilities import required
 from twophase.errors import DatabaseNotExistError
-from twophase.spark import active, made_databases
+from twophase.spark import active
 from twophase.spark.attached import AttachedSession
 from twophase.spark.connector.definition import database_changes
+from twophase.spark.ddl import databases
 from twophase.spark.errors import thrown_to_spark
 from twophase.spark.jvm import exceptions, values
 from twophase.spark.jvm.gateway import Jvm
@@ -69,15 +70,15 @@ class NamespacesMixin:
                 raise hidden_database(self._session.catalogs.name_of(self._catalog))
             given = values.entries(self._jvm, properties)
             if (staging := self._staging(database)) is not None:
-                made_databases.create(*staging, database, given)
+                databases.create(*staging, database, given)
                 return
-            made_databases.refuse(self._session, self._catalog, "CREATE DATABASE", database)
+            databases.refuse(self._session, self._catalog, "CREATE DATABASE", database)
             self._catalog.create_database(database, properties=given)
 
     def _staging(self, database: str) -> tuple[StatementContext, SupportsStagedDatabases] | None:
         """The surrounding transaction, and the catalog that creates and drops databases in it; None if it does not."""
         context, catalog = StatementContext.of(self._session), self._catalog
-        if context.joined is None or not made_databases.is_staged_by(catalog, database):
+        if context.joined is None or not databases.is_staged_by(catalog, database):
             return None
         assert isinstance(catalog, SupportsStagedDatabases)
         return context, catalog
@@ -96,9 +97,9 @@ class NamespacesMixin:
             if (staging := self._staging(database)) is not None:
                 if not self._catalog.database_exists(database):
                     return False
-                made_databases.drop(*staging, database, cascade=cascade)
+                databases.drop(*staging, database, cascade=cascade)
                 return True
-            made_databases.refuse(self._session, self._catalog, "DROP DATABASE", database)
+            databases.refuse(self._session, self._catalog, "DROP DATABASE", database)
             if not self._catalog.database_exists(database):
                 return False
             if not cascade and self._catalog.list_tables(database):

@@ -23,7 +23,6 @@ from twophase.spark.jvm.parquet import parquet_scan
 # ruff: noqa: N802
 
 _READ = "org.apache.spark.sql.connector.read."
-_METRICS = "org.apache.spark.sql.connector.metric."
 
 
 class ParquetTable(TableProxy):
@@ -145,12 +144,6 @@ class RenamedScan(Proxy):
 
     def columnarSupportMode(self) -> Any:
         return tables.columnar_support(self._jvm, "PARTITION_DEFINED")
-
-    def supportedCustomMetrics(self) -> Any:
-        return values.array(self._jvm, _METRICS + "CustomMetric")
-
-    def reportDriverMetrics(self) -> Any:
-        return values.array(self._jvm, _METRICS + "CustomTaskMetric")
 
     class Java:
         implements = [_READ + "SupportsReportStatistics"]

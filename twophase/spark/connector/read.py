@@ -29,7 +29,6 @@ from twophase.spark.jvm.gateway import Jvm
 # ruff: noqa: N802
 
 _READ = "org.apache.spark.sql.connector.read."
-_METRICS = "org.apache.spark.sql.connector.metric."
 _COMPARISONS = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 #: Types with the same values in Spark and in Python.
 PLAIN = frozenset({"boolean", "byte", "short", "integer", "long", "float", "double"})
@@ -134,12 +133,6 @@ class BatchesScan(Proxy):
 
     def toBatch(self) -> Any:
         return Batches(self._jvm, self._schema, self._reader, self._conditions)
-
-    def supportedCustomMetrics(self) -> Any:
-        return values.array(self._jvm, _METRICS + "CustomMetric")
-
-    def reportDriverMetrics(self) -> Any:
-        return values.array(self._jvm, _METRICS + "CustomTaskMetric")
 
     def columnarSupportMode(self) -> Any:
         return tables.columnar_support(self._jvm, "UNSUPPORTED")

@@ -103,7 +103,7 @@ class TableProxy(Proxy):
         return tables.struct(self._jvm, self._schema_json)
 
     def columns(self) -> Any:
-        return tables.columns(self._jvm, self.schema())
+        return tables.columns(self._jvm, self._schema_json)
 
     def _as_asked(self, options: Any) -> TableProxy:
         """The table with the options of a read applied.
@@ -351,9 +351,6 @@ class StagedTable(TableProxy):
                     transaction_id=self._statement.transaction.id,
                 )
             )
-
-    def reportDriverMetrics(self) -> Any:
-        return values.array(self._jvm, "org.apache.spark.sql.connector.metric.CustomTaskMetric")
 
     class Java:
         implements = [CATALOG + "StagedTable", CATALOG + "SupportsWrite"]

@@ -9,7 +9,7 @@ from twophase.model import OverwriteScope, TableDefinition
 from twophase.spark.connector.base import Proxy
 from twophase.spark.connector.definition import static_partition
 from twophase.spark.errors import thrown_to_spark
-from twophase.spark.jvm import frames, values
+from twophase.spark.jvm import frames
 from twophase.spark.jvm.gateway import WRITE, Jvm
 
 # ruff: noqa: N802
@@ -19,8 +19,6 @@ Insert = Callable[[Any, OverwriteScope | None], None]
 #: Given Spark's conditions, returns the receiver of rows that replace those matching them all. It raises if it does
 #: not support them.
 Replacing = Callable[[Sequence[Any]], Insert]
-
-_METRICS = "org.apache.spark.sql.connector.metric."
 
 
 class WriteBuilder(Proxy):
@@ -90,12 +88,6 @@ class Write(Proxy):
 
     def description(self) -> str:
         return "twophase"
-
-    def supportedCustomMetrics(self) -> Any:
-        return values.array(self._jvm, _METRICS + "CustomMetric")
-
-    def reportDriverMetrics(self) -> Any:
-        return values.array(self._jvm, _METRICS + "CustomTaskMetric")
 
     class Java:
         implements = [WRITE + "V1Write"]

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from twophase.hooks.interrupts import restore_handler, tell_outcome
+from twophase.hooks.interrupts import note_outcome, restore_handler
 from twophase.hooks.statement import Statement, live_statements, statements_begun
 from twophase.redaction import logger
 from twophase.spark.execution.listener import CANCEL_INTERVAL, JobTracker
@@ -115,7 +115,7 @@ def _deliver(signum: int, error: BaseException | None, begun: list[Statement]) -
         signal.raise_signal(signum)
     except BaseException as interrupt:
         for transaction in dict.fromkeys(statement.transaction for statement in begun):
-            tell_outcome(interrupt, transaction)
+            note_outcome(interrupt, transaction)
         raise interrupt from error
 
 
@@ -135,14 +135,14 @@ class Terminator:
         self._installed = False
         self._asked = False
         self._ready = False
-        self._told = False
+        self._reported = False
 
     def install(self) -> None:
         """Install the SIGTERM handler. Outside the main thread, where Python forbids it, log that once. Idempotent."""
         if self._installed:
             return
         if threading.current_thread() is not threading.main_thread():
-            self._tell_once()
+            self._report_once()
             return
         previous = signal.getsignal(signal.SIGTERM)
         if previous is None or previous is signal.SIG_IGN:
@@ -151,9 +151,9 @@ class Terminator:
         signal.signal(signal.SIGTERM, self._handle)
         self._installed = True
 
-    def _tell_once(self) -> None:
-        if not self._told:
-            self._told = True
+    def _report_once(self) -> None:
+        if not self._reported:
+            self._reported = True
             log.warning(
                 "twophase.attach() ran outside the main thread: a SIGTERM will end the process without rolling running "
                 "statements back; that is left to recovery. Call it in the main thread, too, to have them rolled back."

@@ -56,13 +56,15 @@ class TableCaches:
             is_there = not statistics and table is not None and self._relations().refresh(plan, table)
             if (is_there or self._moved(plan, database, name)) and not nothing_cached(self._jvm):
                 with private_name("CacheManager.recacheByPlan", self._jvm.spark):
+                    # Spark finds entries with another relation of the same files: they would be filled from old ones.
+                    self._relations().leadCached(self._jvm.session, plan)
                     cache_manager(self._jvm).recacheByPlan(self._jvm.session, plan)
         except Exception:
             log.warning("DataFrames made of %s.%s before do not show its new rows.", database, name, exc_info=True)
             session_state.forget_relation(self._jvm, database, name)
 
     def follow_files(self, database: str, name: str, found: Any) -> bool:
-        """Do in one call what :meth:`follow` does after an INSERT into a table that has not changed otherwise.
+        """Do in one call what :meth:`follow` does after an INSERT without statistics, if no query is cached.
 
         Parameters
         ----------
@@ -73,7 +75,7 @@ class TableCaches:
         Returns
         -------
         bool
-            False if nothing was done, as there is more to do: :meth:`follow` does it.
+            False if there is more to do: :meth:`follow` does it.
         """
         try:
             return bool(self._relations().follow(self._jvm.session, database, name, found))

@@ -3,7 +3,7 @@
 Each call from Spark to a Python object crosses Py4J and back, which takes a tenth of a millisecond, and the analyser
 asks a catalog for its name or a table for its capabilities dozens of times in one statement. Results that never
 change, or not within a quarter of a second, are therefore returned by a few lines of Java in front of the Python
-object, those of ``java/Remembering.java``.
+object, those of ``java/CallbackCache.java``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def cached_callbacks(jvm: Jvm, proxy: Any, policy: CachePolicy, answers_policy: 
     ConfigurationError
         Spark has no Janino.
     """
-    maker = java_object(jvm, "Remembering$Maker")
+    maker = java_object(jvm, "CallbackCache$Maker")
     return maker.make(proxy, _known(jvm, policy), None if answers_policy is None else _known(jvm, answers_policy))
 
 

@@ -41,7 +41,7 @@ def start(gateway: Any) -> None:
         token, parameters.auth_token = parameters.auth_token, parameters.auth_token or secrets.token_hex(32)
         ensure_callback_server_started(gateway)
         if token is None:  # existing connections of a running server stay
-            _tell(gateway, parameters.auth_token)
+            _send_token(gateway, parameters.auth_token)
         _guard(gateway.gateway_property.pool)
 
 
@@ -61,7 +61,7 @@ def restore_exceptions() -> None:
             gateway.python_parameters.propagate_java_exceptions = before
 
 
-def _tell(gateway: Any, token: str) -> None:
+def _send_token(gateway: Any, token: str) -> None:
     """Give the JVM's client the token: PySpark has just created a new client, without one."""
     from py4j.java_gateway import JavaObject
 

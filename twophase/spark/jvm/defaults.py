@@ -110,24 +110,6 @@ def _is_of_table(item: Any) -> bool:
     return bool(item.metadata().contains(WAITING))
 
 
-def of_new_column(jvm: Jvm, data_type: Any, sql: str) -> dict[str, str]:
-    """The metadata with which Spark keeps the default of a new column: its SQL, and its present value for old rows.
-
-    Parameters
-    ----------
-    jvm : Jvm
-    data_type : org.apache.spark.sql.types.DataType
-    sql : str
-
-    Raises
-    ------
-    py4j.protocol.Py4JJavaError
-        Spark cannot evaluate it once for all rows, or its value is of another type.
-    """
-    analyze = jvm.static("org.apache.spark.sql.catalyst.util.ResolveDefaultColumns", "analyze")
-    return {"CURRENT_DEFAULT": sql, "EXISTS_DEFAULT": str(analyze("", data_type, sql, "ALTER TABLE").sql())}
-
-
 # -- the word DEFAULT --------------------------------------------------------------------------------------------------
 
 

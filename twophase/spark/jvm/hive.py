@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from py4j.protocol import Py4JJavaError
 
-from twophase.catalogs.hive.stamps import STAMP, StampChangedError, fenced, unfenced
+from twophase.catalogs.hive.stamps import STAMP, StampChangedError, fenced, is_stamp, no_stamp, unfenced
 from twophase.catalogs.hive.tables import EXTERNAL, MANAGED, HiveTable
 from twophase.spark.jvm import values
 from twophase.spark.jvm.callbacks import JavaCallable
@@ -34,6 +34,8 @@ _OTHER_VALUE = "The table has been modified"
 _NO_CONDITION = ("Cannot update parameter with JDO", "SQL is not operational")
 _SPEAKS_SQL = ("hive.metastore.try.direct.sql", "hive.metastore.try.direct.sql.ddl")
 _WAITS = (0.1, 0.5)
+#: How often a change that fits any state of a table is tried, in case others publish it meanwhile.
+_ATTEMPTS = 5
 #: Parameters of a table: Hive's for a table whose files stay when it is dropped (in addition to the kind), and for its
 #: last change; Spark's for a table whose partitions are managed by the metastore.
 _IS_EXTERNAL, _CHANGED_AT, _TRACKED = "EXTERNAL", "transient_lastDdlTime", "spark.sql.partitionProvider"
@@ -51,6 +53,8 @@ _COUNTED_BY_COLUMN = "spark.sql.statistics.colStats."
 _STAND_IN = [("col", "array<string>")]
 #: Spark's setting for the location of a data source table, among those of its SerDe.
 _PATH = "path"
+#: The names that ``StoredTables.point`` needs.
+_POINTING = {"copy": _PATH, "prefix": _COUNTED_BY_SPARK, "set_by_store": _CHANGED_AT, "size": _SIZE}
 #: All partitions, where a number is required; and the number read per call: Derby, which the metastore asks for all of
 #: them by their numbers in one statement, takes minutes to parse one with 20,000.
 _ALL, _AT_ONCE = -1, 1000
@@ -130,7 +134,7 @@ class HiveTables:
         kind, stamp : str, optional
             As for :meth:`twophase.catalogs.hive.metastore.Metastore.rename_table`.
         expected : str, optional
-            The stamp that it must still have; empty for none, which no call can demand: it is looked up just before.
+            As in :attr:`.HiveTable.expected_stamp`; no call can demand that there is none: it is looked up just before.
 
         Raises
         ------
@@ -139,7 +143,7 @@ class HiveTables:
         """
 
         def call(store: Any) -> None:
-            table, now = _still_as_expected(store, database, name, expected), expected or None
+            table, now = _still_as_expected(store, database, name, expected), expected if is_stamp(expected) else None
             before = str(table.getTableType()).removesuffix("_TABLE")
             if before == MANAGED:
                 _become(table, EXTERNAL)
@@ -179,7 +183,7 @@ class HiveTables:
         files, size : int
             Number of files at the location, and their bytes; not stored for partitioned tables.
         expected : str, optional
-            The stamp that it must still have; empty for none.
+            As in :attr:`.HiveTable.expected_stamp`.
         redefined : tuple, optional
             Its columns change as well: the table from :meth:`stored`, as which it must still be, and Spark's
             ``CatalogTable`` with the new columns.
@@ -189,9 +193,7 @@ class HiveTables:
         StampChangedError
             The table is not as it was seen; nothing was changed.
         """
-        noted: dict[str, str | None] = {**dict.fromkeys(_COUNTED), STAMP: wanted.stored_stamp}
-        if not wanted.partition_columns:
-            noted |= {_FILES: str(files), _SIZE: str(size)}
+        noted = _pointed(wanted, files, size)
         if redefined is not None:
             noted |= self._schema_noted(*redefined)
 
@@ -208,9 +210,62 @@ class HiveTables:
 
         self._run(call)
 
+    def point_as_read(self, reader: Any, wanted: HiveTable, files: int, size: int) -> Any | None:
+        """Do what :meth:`point` does, in one call of the JVM, if the table is as it was read.
+
+        Parameters
+        ----------
+        reader : py4j.java_gateway.JavaObject
+            The ``HiveTables`` that has read it.
+        wanted, files, size
+            As for :meth:`point`.
+
+        Returns
+        -------
+        py4j.java_gateway.JavaObject or None
+            The holder of the table as it is then; None if nothing was changed.
+        """
+        stamp = wanted.extra["facts"]["properties"].get(STAMP)
+        options = {} if stamp is None or not self._conditions else {_KEY: STAMP, _VALUE: stamp}
+        facts = {
+            **_POINTING,
+            "location": str(wanted.location),
+            "noted": _pointed(wanted, files, size),
+            "options": {**options, _NOT_LOOKING: "true"},
+            "options_without_size": options,
+        }
+        try:
+            return reader.point(wanted.extra["found"], json.dumps(facts))
+        except Py4JJavaError as error:
+            if not any(words in str(error.java_exception) for words in (_OTHER_VALUE, *_NO_CONDITION)):
+                raise
+        return None
+
     def place(self, database: str, name: str, location: str, *, expected: str | None) -> None:
         """Give a partitioned table another location, without any other change."""
         self._change(database, name, lambda table: self._stored.place(table, location, _PATH), expected=expected)
+
+    def set_option(self, database: str, name: str, key: str, value: str) -> None:
+        """Set a storage property, and undo nothing that another writer has published meanwhile.
+
+        Raises
+        ------
+        StampChangedError
+            Others have published the table each time that it was tried.
+        """
+
+        def call(store: Any) -> None:
+            table = store.getTable(database, name)
+            table.getSd().getSerdeInfo().putToParameters(key, value)
+            stamp = table.getParameters().get(STAMP)
+            if stamp is not None:
+                table.putToParameters(STAMP, fenced(stamp))
+            self._alter(store, database, name, table, expected=stamp)
+
+        for _ in range(_ATTEMPTS - 1):
+            with contextlib.suppress(StampChangedError):
+                return self._run(call)
+        return self._run(call)
 
     def _change(self, database: str, name: str, change: Callable[[Any], None], *, expected: str | None = None) -> None:
         def call(store: Any) -> None:
@@ -348,7 +403,7 @@ class HiveTables:
         look : bool
             Whether the metastore must list the files, because the template's statistics are of other files.
         expected : str, optional
-            The stamp that the table must still have; empty for none.
+            As in :attr:`.HiveTable.expected_stamp`.
         """
 
         def call(store: Any) -> None:
@@ -359,7 +414,7 @@ class HiveTables:
                 storage.setCols(self._jvm.kind("java.util.ArrayList")())
                 self._alter(store, wanted.database, wanted.name, table, expected=expected)
                 storage.setCols(columns)
-            now = expected if at_once or not expected else wanted.stamp
+            now = expected if at_once or not is_stamp(expected) else wanted.stamp
             self._alter(store, wanted.database, wanted.name, table, look=look, expected=now)
 
         self._run(call)
@@ -407,10 +462,10 @@ class HiveTables:
     def _alter(
         self, store: Any, database: str, name: str, table: Any, *, look: bool = False, expected: str | None = None
     ) -> None:
-        if not expected or not self._conditions:
+        if not is_stamp(expected) or not self._conditions:
             self._alter_now(store, database, name, table, look=look)
         else:
-            self._alter_expecting(expected, store, database, name, table, look=look)
+            self._alter_expecting(str(expected), store, database, name, table, look=look)
 
     def _alter_expecting(
         self, expected: str, store: Any, database: str, name: str, table: Any, *, look: bool = False
@@ -468,6 +523,12 @@ class HiveTables:
         with private_name("HiveClientImpl.msClient", self._jvm.spark):
             method = self._jvm.once(("msClient",), lambda: _method(self.client, "msClient", 0))
         return method.invoke(self.client, values.array(self._jvm, "java.lang.Object"))
+
+
+def _pointed(wanted: HiveTable, files: int, size: int) -> dict[str, str | None]:
+    """The changes to the parameters of a table that gets another location and stamp."""
+    noted: dict[str, str | None] = {**dict.fromkeys(_COUNTED), STAMP: wanted.stored_stamp}
+    return noted if wanted.partition_columns else {**noted, _FILES: str(files), _SIZE: str(size)}
 
 
 def _names_and_types(columns: Any) -> list[tuple[str, str]]:
@@ -539,11 +600,13 @@ def _still_as_expected(store: Any, database: str, name: str, expected: str | Non
     Raises
     ------
     StampChangedError
-        It has a stamp, and should have none.
+        It should have no stamp, and has one or was made anew.
     """
     table = store.getTable(database, name)
-    if expected == "" and table.getParameters().get(STAMP) is not None:
-        raise StampChangedError(f"{database}.{name}")
+    if expected is not None and not is_stamp(expected):
+        unstamped = no_stamp(1000 * int(table.getCreateTime())) if expected else ""
+        if table.getParameters().get(STAMP) is not None or unstamped != expected:
+            raise StampChangedError(f"{database}.{name}")
     return table
 
 

@@ -22,12 +22,20 @@ _PACKAGE = "twophase"
 
 #: The source that another one depends on.
 _BELOW = {
-    "Routing": "InsertTarget",
+    "Routing": "Exchange",
+    "Exchange": "Take",
+    "Take": "Bring",
+    "Bring": "Names",
+    "Names": "WriteRule",
+    "WriteRule": "SessionRule",
+    "SessionRule": "StagedTables",
+    "StagedTables": "InsertTarget",
     "InsertTarget": "SnapshotFiles",
     "Scans": "SnapshotFiles",
     "SnapshotFiles": "PathReads",
     "PathReads": "Nodes",
-    "HiveTables": "Tables",
+    "HiveTables": "StoredTables",
+    "StoredTables": "Tables",
     "Relations": "Tables",
     "JobEvents": "Nodes",
     "FormerNames": "Nodes",

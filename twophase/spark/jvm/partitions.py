@@ -22,7 +22,7 @@ _MAP = "scala.collection.immutable.Map"
 #: The fields read of a table: its schema and statistics may take megabytes.
 _FACTS = (
     *("identifier", "tableType", "storage", "provider", "partitionColumnNames", "properties", "bucketSpec", "comment"),
-    "tracksPartitionsInCatalog",
+    *("tracksPartitionsInCatalog", "createTime"),
 )
 #: Scheme and authority, which are never escaped.
 _HEAD = re.compile(r"^(?:[A-Za-z][A-Za-z0-9+.-]*:)?(?://[^/]*)?")
@@ -54,16 +54,17 @@ class PartitionTexts:
         Beyond the fields of :meth:`tables`, ``schema`` is the JSON of its columns, and ``stats`` whether it has any.
         The catalog is always asked. If the table is as ``known``, the result of an earlier call, that is returned.
         """
-        found = self._reader(catalog).find(database, name, None if known is None else known[0])
+        found = self.reader(catalog).find(database, name, None if known is None else known[0])
         if found is True:
             return known
         return None if found is None else (found, json.loads(str(found.json())))
 
     def tables_named(self, catalog: Any, database: str, names: Sequence[str]) -> list[dict[str, Any]]:
         """Those of some tables of a session's ``ExternalCatalog`` that exist, with the fields of :meth:`tables`."""
-        return json.loads(str(self._reader(catalog).named(database, json.dumps(list(names)))))
+        return json.loads(str(self.reader(catalog).named(database, json.dumps(list(names)))))
 
-    def _reader(self, catalog: Any) -> Any:
+    def reader(self, catalog: Any) -> Any:
+        """The ``Tables`` by which those of a session's ``ExternalCatalog`` are read."""
         return self._jvm.once(("tables",), lambda: self._new_reader(catalog))
 
     def _new_reader(self, catalog: Any) -> Any:
@@ -130,12 +131,12 @@ class PartitionTexts:
 def path_of(uri: str) -> str:
     """The Hadoop path string of a URI's text: without trailing slashes or those of an empty authority."""
     head, path = _split(uri)
-    return _tidied(head, unquote(path))
+    return _normalized(head, unquote(path))
 
 
-def tidy(path: str) -> str:
+def normalized(path: str) -> str:
     """A Hadoop path string in the spelling of :func:`path_of`; a metastore stores paths as it receives them."""
-    return _tidied(*_split(path))
+    return _normalized(*_split(path))
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -144,7 +145,7 @@ def _split(text: str) -> tuple[str, str]:
     return head.group(), text[head.end() :]
 
 
-def _tidied(head: str, path: str) -> str:
+def _normalized(head: str, path: str) -> str:
     path = path.replace("//", "/")
     return head.removesuffix("//") + (path.rstrip("/") or path[:1])
 
@@ -161,4 +162,4 @@ def _escaped(letter: str) -> str:
     return quote(letter, safe="")
 
 
-__all__ = ["PartitionTexts", "path_of", "tidy", "uri_of"]
+__all__ = ["PartitionTexts", "normalized", "path_of", "uri_of"]

@@ -39,7 +39,8 @@ _SESSION: Mapping[str, tuple[str, ...]] = {
         "createExternalTableWithoutLocationError",
     ),
     _SQL + "internal.HiveSerDe": ("sourceToSerDe",),
-    _SQL + "execution.CacheManager": ("isEmpty", "uncacheTableOrView", "recacheByPlan"),
+    _SQL + "execution.CacheManager": ("isEmpty", "uncacheTableOrView", "recacheByPlan", ".cachedData"),
+    _SQL + "execution.CachedData": ("plan",),
     _SQL + "execution.CommandExecutionMode": ("SKIP",),
     _SQL + "execution.command.CommandUtils": ("updateTableStats",),
     _SQL + "execution.datasources.HadoopFsRelation": (
@@ -110,7 +111,7 @@ _CATALOGS: Mapping[str, tuple[str, ...]] = {
     _CATALYST + "catalog.SessionCatalog": (
         *("externalCatalog", "getTableMetadata", "refreshTable", "getCurrentDatabase", "getTempView"),
         *("listPartitionNames", "getDefaultDBPath", "createDatabase", "getCachedTable", "databaseExists"),
-        *("isTemporaryFunction", "isPersistentFunction"),
+        *("isTemporaryFunction", "isPersistentFunction", "attachCatalogName"),
     ),
     _CATALYST + "catalog.ExternalCatalog": (
         *("listDatabases", "databaseExists", "getDatabase", "alterDatabase", "dropDatabase", "listFunctions"),
@@ -156,6 +157,7 @@ _CATALOGS: Mapping[str, tuple[str, ...]] = {
     _CATALYST + "catalog.CatalogStorageFormat": (
         *("empty", "locationUri", "properties", "serde", "inputFormat", "outputFormat"),
     ),
+    _CATALYST + "catalog.ExternalCatalogUtils": ("getPartitionPathString",),
     _CATALYST + "catalog.CatalogUtils": ("stringToURI", "URIToString"),
     _CATALYST + "catalog.BucketSpec": ("numBuckets", "bucketColumnNames", "sortColumnNames"),
     **{
@@ -206,6 +208,10 @@ _PLANNING: Mapping[str, tuple[str, ...]] = {
     _PLANS + "ReplaceTableAsSelect": (".name", ".partitioning", ".query", ".tableSpec", ".writeOptions"),
     _PLANS + "AddColumns": (".table", ".columnsToAdd"),
     **{_PLANS + name: (".table",) for name in ("DropColumns", "RenameColumn")},
+    _PLANS + "AlterColumns": (".table", ".specs"),
+    _PLANS + "AlterColumnSpec": (".column", ".newDataType", ".newNullability", ".newComment", ".newPosition"),
+    _CATALYST + "analysis.ResolvedFieldName": (".field",),
+    _CATALYST + "analysis.ResolvedTable": (".catalog",),
     _PLANS + "QualifiedColType": ("path", "position"),
     _PLANS + "UnresolvedTableSpec": (".provider", ".serde", ".properties"),
     _PLANS + "SerdeInfo": ("storedAs", "formatClasses", "serde", "serdeProperties"),
@@ -249,14 +255,18 @@ _HIVE: Mapping[str, tuple[str, ...]] = {
     _SQL + "hive.client.HiveClient": (
         *("createTable", "getTable", "getConf", "getRawHiveTableOption", "getPartitionOption"),
     ),
-    _SQL + "hive.client.RawHiveTable": ("toCatalogTable",),
-    _SQL + "hive.client.HiveClientImpl": ("msClient", "toHiveTable", "toHivePartition", "withHiveState"),
-    _HIVE_METASTORE + "IMetaStoreClient": ("getTable", "alter_table", "alter_partitions"),
+    _SQL + "hive.client.RawHiveTable": ("toCatalogTable", "rawTable"),
+    _SQL + "hive.client.HiveClientImpl": (
+        *("msClient", "toHiveTable", "toHivePartition", "fromHivePartition", "withHiveState"),
+        "convertHiveTableToCatalogTable",
+    ),
+    _HIVE_METASTORE + "IMetaStoreClient": ("getTable", "getPartitionsByNames", "alter_table", "alter_partitions"),
     _HIVE_METASTORE + "api.EnvironmentContext": ("putToProperties",),
     _SQL + "hive.execution.InsertIntoHiveTable": (".table", ".partition", ".query", ".overwrite"),
     _SQL + "execution.datasources.DataSourceAnalysis": ("convertStaticPartitions",),
     _CATALYST + "types.DataTypeUtils": ("toAttributes",),
     _CATALYST + "util.ResolveDefaultColumns": ("analyze",),
+    _CATALYST + "util.CharVarcharUtils": ("hasCharVarchar",),
     _SQL + "hive.execution.HiveOptions": ("fileFormat", "inputFormat", "outputFormat", "serde", "serdeProperties"),
 }
 
@@ -274,6 +284,7 @@ SINCE: Mapping[str, str] = {
     _CATALYST + "parser.PositionalParameterContext": "4.1",
     _CATALYST + "parser.ParserInterface.parsePlanWithParameters": "4.1",
     _PLANS + "InsertIntoStatement.replaceCriteriaOpt": "4.2",
+    _PLANS + "InsertIntoStatement.withSchemaEvolution": "4.3",
     _SQL + "execution.columnar.CachedRDDBuilder.logicalPlan": "4.1",
     _CATALYST + "analysis.UnresolvedExecuteImmediate": "4.1",
     _CATALYST + "SqlScriptingContextManager": "4.1",

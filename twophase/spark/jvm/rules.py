@@ -48,6 +48,7 @@ class PlanRules:
         with private_name("Analyzer.extendedResolutionRules", jvm.spark):
             maker = java_object(jvm, "Routing$Maker")
             self._rules = maker.install(decider, jvm.session, first, session_catalog, second, reads_paths_by_name)
+        self._tables = self._rules.tables()
         self._filters = java_object(jvm, "FormerNames")
         self._filters.install(jvm.session.experimental())
 
@@ -58,19 +59,19 @@ class PlanRules:
 
     def stage(self, transaction_id: str, database: str, name: str) -> None:
         """Let statements of a transaction read the staged version of a session catalog table."""
-        self._rules.stage(transaction_id, database, name)
+        self._tables.stage(transaction_id, database, name)
 
     def unstage(self, transaction_id: str, database: str, name: str) -> None:
         """Let them read the published version again: the transaction was rolled back to a savepoint."""
-        self._rules.unstage(transaction_id, database, name)
+        self._tables.unstage(transaction_id, database, name)
 
     def pin(self, transaction_id: str, *, reads_snapshot: bool) -> None:
         """Ask for each table that a statement of a block reads, and for its files if the block reads one snapshot."""
-        self._rules.pin(transaction_id, reads_snapshot)
+        self._tables.pin(transaction_id, reads_snapshot)
 
     def end(self, transaction_id: str) -> None:
         """Drop what is known of a transaction that has ended."""
-        self._rules.end(transaction_id)
+        self._tables.end(transaction_id)
 
     def analyze_routed(self) -> bool:
         """Analyse again, without the rules, the last routed statement of this thread.

@@ -8,7 +8,8 @@ from typing import Any
 from py4j.protocol import Py4JError
 
 from twophase.model import quote
-from twophase.spark.jvm import values
+from twophase.schema.convert_spark import EXISTS_DEFAULT
+from twophase.spark.jvm import column_defaults, values
 from twophase.spark.jvm.gateway import CATALOG, Jvm, private_name
 from twophase.spark.jvm.interpreter import own_python
 
@@ -21,12 +22,25 @@ def struct(jvm: Jvm, text: str) -> Any:
     return jvm.recent(("struct", text), lambda: make(text))
 
 
-def columns(jvm: Jvm, struct: Any) -> Any:
-    """``Column[]`` of a ``StructType``."""
+def columns(jvm: Jvm, text: str) -> Any:
+    """``Column[]`` of the JSON of a ``StructType``."""
+    found = _columns(jvm, struct(jvm, text))
+    if EXISTS_DEFAULT in text and "char(" in text and jvm.once(("spoils defaults",), lambda: _spoils_defaults(jvm)):
+        column_defaults.keep_parsable(jvm, text, found)
+    return found
+
+
+def _columns(jvm: Jvm, made: Any) -> Any:
     util = jvm.kind(CATALOG + "CatalogV2Util")
     with private_name("CatalogV2Util.structTypeToV2Columns", jvm.spark):
         more = jvm.once(("structTypeToV2Columns",), lambda: _default(util, "structTypeToV2Columns", 2))
-        return util.structTypeToV2Columns(struct, *more)
+        return util.structTypeToV2Columns(made, *more)
+
+
+def _spoils_defaults(jvm: Jvm) -> bool:
+    """Whether this version of Spark writes the default of a VARCHAR column so that it cannot read it again."""
+    written = jvm.static(CATALOG + "CatalogV2Util", "v2ColumnsToStructType")
+    return "'r(4)" in str(written(_columns(jvm, struct(jvm, column_defaults.VARCHAR))).json())
 
 
 def _default(kind: Any, method: str, index: int) -> tuple[Any, ...]:
@@ -42,6 +56,8 @@ def columns_json(jvm: Jvm, columns: Any) -> str:
     with private_name("CatalogV2Util.v2ColumnsToStructType", jvm.spark):
         struct = jvm.static(CATALOG + "CatalogV2Util", "v2ColumnsToStructType")(columns)
         text = str(struct.json())
+    if EXISTS_DEFAULT in text:
+        return column_defaults.with_parsable(text)
     jvm.remembered.put(("struct", text), struct)
     return text
 
@@ -54,6 +70,11 @@ def identifier(jvm: Jvm, namespace: Sequence[str], name: str) -> Any:
 def capabilities(jvm: Jvm, *names: str) -> Any:
     """A set of ``TableCapability``."""
     return _enum_set(jvm, CATALOG + "TableCapability", names)
+
+
+def catalog_capabilities(jvm: Jvm, *names: str) -> Any:
+    """A set of ``TableCatalogCapability``."""
+    return _enum_set(jvm, CATALOG + "TableCatalogCapability", names)
 
 
 def _enum_set(jvm: Jvm, class_name: str, names: tuple[str, ...]) -> Any:

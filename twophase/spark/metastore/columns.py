@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from twophase.catalogs.hive.columns import DEFAULTS, HELD, OPAQUE, Columns, is_plain
+from twophase.catalogs.hive.schema.columns import DEFAULTS, HELD, OPAQUE, Columns, is_plain
 from twophase.errors import CatalogError
 from twophase.model import quote
 from twophase.schema import Schema, assign_ids, from_spark, from_spark_types, to_spark

@@ -8,7 +8,7 @@ from typing import Any
 
 from twophase.catalogs.hive.tables import HivePartition, HiveTable, Located, partition_specs
 from twophase.errors import TableNotExistError
-from twophase.spark.jvm.partitions import path_of, tidy, uri_of
+from twophase.spark.jvm.partitions import normalized, path_of, uri_of
 from twophase.spark.metastore.base import SessionStore
 
 #: SerDes whose files describe their own format.
@@ -19,8 +19,6 @@ _PARTITION_STATISTICS = (
     *("spark.sql.statistics.totalSize", "spark.sql.statistics.numRows", "COLUMN_STATS_ACCURATE"),
     *(*_FILES, "numRows", "rawDataSize"),
 )
-#: Largest number of partitions that are fetched one by one (a few milliseconds each) instead of listing all.
-_ONE_BY_ONE = 500
 
 
 class SessionPartitions(SessionStore):
@@ -35,8 +33,8 @@ class SessionPartitions(SessionStore):
         return self._hive.has_partitions(table.database, table.name)
 
     def get_partitions(self, table: HiveTable, keys: Collection[tuple[str, ...]]) -> list[HivePartition]:
-        if len(keys) > _ONE_BY_ONE:
-            return super().get_partitions(table, keys)
+        if not keys:
+            return []
         # A metastore has the names of the columns in lower case.
         names = [column.lower() if self.is_hive else column for column in table.partition_columns]
         known, _ = self._known(table)
@@ -70,7 +68,7 @@ class SessionPartitions(SessionStore):
         if not table.partition_columns:
             return []
         if self._hive is not None:
-            return [tidy(path) for path in self._hive.partition_locations(table.database, table.name)]
+            return [normalized(path) for path in self._hive.partition_locations(table.database, table.name)]
         found = self._catalog.listPartitions(table.database, table.name, self._none())
         return [path_of(facts["storage"]["locationUri"]) for facts in self._texts.facts(found)]
 

@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from twophase.catalogs.files import same
 from twophase.catalogs.hive import identity as identities
-from twophase.catalogs.hive.columns import Columns
 from twophase.catalogs.hive.definitions import SERDE_PROVIDER
-from twophase.catalogs.hive.readers import EVOLVING
+from twophase.catalogs.hive.schema.columns import Columns
+from twophase.catalogs.hive.schema.readers import EVOLVING
 from twophase.catalogs.hive.stamps import STAMP, StampChangedError, unfenced
 from twophase.catalogs.hive.tables import EXTERNAL, MANAGED, HiveTable, Located
 from twophase.errors import (
@@ -133,26 +133,45 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
     ) -> None:
         seen, now = self._as_seen(table) if redefined else (None, table)
         if self._hive is None:
-            self._require_stamp(table.database, table.name, instead_of)
+            latest, stamp = self._latest(table, instead_of), table.stored_stamp
+            noted = {key: value for key, value in latest.properties.items() if key != STAMP}
+            properties = noted if stamp is None else {**noted, STAMP: stamp}
+            pointed = replace(latest, location=table.location, properties=properties)
             fields = {"schema": self._struct(table.schema)} if redefined else {}
-            self._catalog.alterTable(self._case.copy(self._changed(table), **fields))
+            self._catalog.alterTable(self._case.copy(self._changed(pointed), **fields))
         else:
             columns = (seen, self._described(now, table)) if redefined else None
             self._hive.point(table, files, size, expected=instead_of, redefined=columns)
 
+    @property
+    def points_as_read(self) -> bool:
+        return self.is_hive
+
+    def point_as_read(self, table: HiveTable, files: int, size: int) -> HiveTable | None:
+        if self._hive is None:
+            return None
+        found = self._hive.point_as_read(self._texts.reader(self._catalog), table, files, size)
+        facts = {**table.extra["facts"], "stats": False}
+        return None if found is None else replace(table, extra={"found": found, "facts": facts})
+
     def place_table(self, table: HiveTable, *, instead_of: str | None = None) -> None:
         if self._hive is None:
-            self._require_stamp(table.database, table.name, instead_of)
-            self.alter_table(table)
+            self.alter_table(replace(self._latest(table, instead_of), location=table.location))
         else:
             self._hive.place(table.database, table.name, str(table.location), expected=instead_of)
 
     def set_option(self, database: str, name: str, key: str, value: str) -> None:
+        if self._hive is None:
+            self._set_in_memory(database, name, key, value)
+        else:
+            self._hive.set_option(database, name, key, value)
+        session_state.forget_relation(self._jvm, database, name)
+
+    def _set_in_memory(self, database: str, name: str, key: str, value: str) -> None:
         found = self._catalog.getTable(database, name)
         settings = {**self._texts.storage(found.storage())["properties"], key: value}
         storage = self._case.copy(found.storage(), properties=self._map(settings))
         self._catalog.alterTable(self._case.copy(found, storage=storage))
-        session_state.forget_relation(self._jvm, database, name)
 
     def fence_table(self, database: str, name: str, stamp: str) -> None:
         if self._hive is not None and self._catalog.tableExists(database, name):
@@ -305,6 +324,10 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
             raise StampChangedError(f"{database}.{name}")
         return seen
 
+    def _latest(self, table: HiveTable, expected: str | None) -> HiveTable:
+        """The table as it is just before a change, which then undoes nothing that another session has altered."""
+        return self._require_stamp(table.database, table.name, expected) or table
+
     def rename_with_files(self, database: str, name: str, new_name: str) -> None:
         self._own.rename(database, name, new_name)
 
@@ -361,6 +384,7 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
             properties=facts["properties"],
             comment=facts["comment"],
             tracked=serde or facts["tracksPartitionsInCatalog"],
+            created=facts["createTime"],
             extra={"found": found, "facts": facts},
         )
 

@@ -1,7 +1,6 @@
-"""The grammar of the changes of ``ALTER TABLE`` that Spark does not parse, or takes for no table at all.
+"""The grammar of the changes of ``ALTER TABLE`` that Spark does not parse.
 
-``ADD``, ``DROP`` and ``REPLACE PARTITION FIELD`` are the words of Iceberg's own extension of Spark's SQL. Spark parses
-``SET NOT NULL``, and then refuses it for every column that is nullable, whatever the table's catalog says.
+``ADD``, ``DROP`` and ``REPLACE PARTITION FIELD`` are the words of Iceberg's own extension of Spark's SQL.
 """
 
 from __future__ import annotations
@@ -54,28 +53,12 @@ def alter_table(text: str) -> AlterTable | None:
     while behind < len(rest) and rest[behind].word == ".":
         behind += 2
     verb, *following = [token.word for token in rest[behind : behind + 3]] or [""]
-    if verb in ("ALTER", "CHANGE"):
-        return _not_null(StatementParser(text, f"ALTER TABLE ... {verb}", _SYNTAX, rest, CatalogError), verb)
     if verb not in _VERBS or following != ["PARTITION", "FIELD"]:
         return None
     parser = StatementParser(text, f"ALTER TABLE ... {verb}", _SYNTAX, [*rest, *stream], CatalogError)
     table = parser.table()
     parser.expect(verb, "PARTITION", "FIELD")
     return AlterTable(table, _change(parser, verb))
-
-
-def _not_null(parser: StatementParser, verb: str) -> AlterTable | None:
-    """Parse a statement that may set one column NOT NULL; None if it is another one, or misspelled."""
-    try:
-        table = parser.table()
-        parser.expect(verb)
-        parser.accepts("COLUMN")
-        path = _path(parser)
-        parser.expect("SET", "NOT", "NULL")
-        parser.end()
-    except CatalogError:
-        return None
-    return AlterTable(table, TableChange("update_column_nullability", path, {"nullable": False}))
 
 
 def _change(parser: StatementParser, verb: str) -> TableChange:

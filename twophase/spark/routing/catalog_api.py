@@ -7,10 +7,11 @@ twophase catalog, which returns the staged state. A change that would take effec
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
+from twophase.catalogs.hive.layout import HIDDEN_PREFIX
 from twophase.spark.routing.router import Original, Router
 from twophase.spark.routing.targets import SESSION_CATALOG
 from twophase.spark.running import running_statement
@@ -83,5 +84,9 @@ def _list_tables(
         return listed
     names = statement.listing.staged
     staged = [table for table in original(catalog, statement.listing.database, pattern) if table.name.lower() in names]
-    published = [table for table in listed if table.isTemporary or table.name.lower() not in names]
+    published = [table for table in listed if table.isTemporary or not _is_left_out(table.name.lower(), names)]
     return [*published, *(_as_session_table(router, table) for table in staged)]
+
+
+def _is_left_out(name: str, staged: Collection[str]) -> bool:
+    return name in staged or name.startswith(HIDDEN_PREFIX)

@@ -36,7 +36,7 @@ _ALLOWED = frozenset(
         *("RefreshTableCommand", "RefreshFunctionCommand", "AddJarsCommand", "AddFilesCommand", "AddArchivesCommand"),
         *("CompoundBody", "CommandResult", "NoopCommand", "UnresolvedExecuteImmediate", "ExecuteImmediateQuery"),
         *("DeclareCursor", "OpenCursor", "FetchCursor", "CloseCursor", "CreateTempViewUsing", "DropTempViewCommand"),
-        *("AnalyzeTable", "AnalyzeColumn", "AnalyzeTables", "SingleStatement", "ExternalCommandExecutor"),
+        *("AnalyzeTable", "AnalyzeColumn", "AnalyzeTables", "SingleStatement"),
         # Views are allowed: one over tables that this transaction creates is refused when it reads them.
         *("CreateView", "CreateViewCommand", "AlterViewAs", "AlterViewAsCommand", "DropView", "SetViewProperties"),
         *("UnsetViewProperties", "AlterViewSchemaBinding", "CreateMetricView", "CreateMetricViewCommand"),
@@ -78,6 +78,7 @@ _CHANGES: dict[str, Change] = {
     "UpdateTable": Change("UPDATE", "ROWS"),
     "MergeIntoTable": Change("MERGE", "ROWS"),
     "Call": Change("CALL", "OTHER"),
+    "ExternalCommandExecutor": Change("A command of another system", "OTHER"),
     "InsertIntoDir": Change("INSERT OVERWRITE DIRECTORY", "OTHER"),
     **dict.fromkeys(
         (

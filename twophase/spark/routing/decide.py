@@ -57,6 +57,8 @@ class WriteNode:
         ``INSERT INTO ... REPLACE WHERE`` and similar clauses.
     options : mapping of str to str
         ``INSERT INTO t WITH (...)``.
+    brings_columns : bool
+        Whether its rows may bring columns.
     """
 
     kind: str
@@ -70,6 +72,7 @@ class WriteNode:
     if_not_exists: bool = False
     replaces_rows: bool = False
     options: Mapping[str, str] = field(default_factory=dict)
+    brings_columns: bool = False
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> WriteNode:
@@ -87,6 +90,7 @@ class WriteNode:
             facts.get("if_not_exists", False),
             facts.get("replaces_rows", False),
             facts.get("options", {}),
+            facts.get("brings_columns", False),
         )
 
 
@@ -174,7 +178,7 @@ class Decider:
 
     def _is_by_name(self, node: WriteNode, target: Target) -> bool:
         """Return whether an INSERT into a session table is run under its name in our catalog."""
-        if self._resolver.is_staged(target) or self._resolver.brings_columns():
+        if self._resolver.is_staged(target) or node.brings_columns:
             return True
         return node.if_not_exists and self._resolver.has_moved(target)  # Spark would look at the published partitions.
 
@@ -239,12 +243,16 @@ def _require_partitions(node: WriteNode, facts: TableFacts | None) -> None:
     if "" in node.partition.values():
         raise Unsupported("its PARTITION names an empty value", "Write NULL, or a value")
     columns = facts.partition_columns if facts else ()
-    named, static = _folded(node.partition_columns), _folded(node.partition)
-    fits = named == _folded(columns) and static == _folded(columns[: len(static)])
-    if node.partition_columns and not fits:
+    known, named, static = _folded(columns), _folded(node.partition_columns), _folded(node.partition)
+    if unknown := sorted(named - known):
+        raise Unsupported(
+            f"its PARTITION names {', '.join(unknown)}, which {quoted(node.parts)} is not partitioned by",
+            f"Name its partition columns: {', '.join(columns)}" if columns else "Leave PARTITION out",
+        )
+    if named and not (named == known and static == _folded(columns[: len(static)])):
         raise Unsupported(
             f"its PARTITION of {quoted(node.parts)} does not name all of "
-            f"{', '.join(columns) or 'no partition columns'}, those with a value first",
+            f"{', '.join(columns)}, those with a value first",
             "Name them all, with values from the first one on",
         )
 

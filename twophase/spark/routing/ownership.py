@@ -62,9 +62,6 @@ class Resolver(Protocol):
     def has_moved(self, target: Target) -> bool:
         """Return whether the surrounding transaction reads a table in another state than the published one."""
 
-    def brings_columns(self) -> bool:
-        """Return whether the rows of the statement may bring columns."""
-
     def can_create(self, target: Target, provider: str | None) -> bool:
         """Return whether twophase creates new tables of this format."""
 

@@ -31,8 +31,6 @@ _lock = threading.RLock()
 _routers: dict[str, Router] = {}
 #: The methods of a ``DataFrameWriterV2`` that write.
 _WRITES = ("create", "replace", "createOrReplace", "append", "overwrite", "overwritePartitions")
-#: The words of an INSERT whose rows bring columns.
-_EVOLVING = ("INSERT", "WITH", "SCHEMA", "EVOLUTION")
 #: Attribute of a ``DataFrameWriterV2``.
 _OPTIONS_GIVEN = "_twophase_options"
 _known: WeakKeyDictionary[Any, tuple[int, Router | None]] = WeakKeyDictionary()
@@ -127,21 +125,14 @@ def _sql(original: Original, spark: Any, sqlQuery: Any, args: Any = None, **kwar
     if router is None or not isinstance(sqlQuery, str):
         writes = isinstance(sqlQuery, str) and READS.isdisjoint(leading_words(sqlQuery, 1))
         return _unrouted(spark, functools.partial(original, spark, sqlQuery, args, **kwargs), writes=writes)
-    if leading_words(sqlQuery, len(_EVOLVING)) == _EVOLVING:
-        with _bringing_columns(router):
-            return _routed_sql(original, spark, router, sqlQuery, args, kwargs)
-    return _routed_sql(original, spark, router, sqlQuery, args, kwargs)
-
-
-def _routed_sql(original: Original, spark: Any, router: Router, text: str, args: Any, kwargs: Any) -> Any:
     run = functools.partial(original, spark)
     if not kwargs:
-        return router.reading(router.sql(run, text, args))
+        return router.sql(run, sqlQuery, args)
     from pyspark.sql.sql_formatter import SQLStringFormatter
 
     formatter = SQLStringFormatter(spark)
     try:
-        return router.reading(router.sql(run, formatter.format(text, **kwargs), args))
+        return router.sql(run, formatter.format(sqlQuery, **kwargs), args)
     finally:
         formatter.clear()
 
@@ -184,7 +175,7 @@ def _write_to(original: Original, writer: Any, *args: Any) -> Any:
     if router is None:
         return _unrouted(writer._spark, run)
     brings = merges_schema(getattr(writer, _OPTIONS_GIVEN, {}))
-    with _bringing_columns(router) if brings else nullcontext():
+    with carrying_hints(router.spark.sparkContext, {}, brings_columns=True) if brings else nullcontext():
         return router.write(run)
 
 
@@ -197,10 +188,6 @@ def _option_v2(original: Original, writer: Any, key: Any, value: Any) -> Any:
 def _options_v2(original: Original, writer: Any, **options: Any) -> Any:
     writer.__dict__.setdefault(_OPTIONS_GIVEN, {}).update(options)
     return original(writer, **options)
-
-
-def _bringing_columns(router: Router) -> AbstractContextManager[Any]:
-    return carrying_hints(router.spark.sparkContext, {}, brings_columns=True)
 
 
 def _to_table(original: Original, writer: Any, tableName: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N803
@@ -223,7 +210,7 @@ def _read_by_name(router: Router | None, read: Callable[[], Any]) -> Any:
     if router is None:
         return read()
     router.session.caches.catch_up()
-    return router.reading(read())
+    return router.reading(read)
 
 
 def _read_stream(original: Original, reader: Any, tableName: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N803

@@ -11,13 +11,13 @@ from twophase.model import ObjectPath, OverwriteScope
 from twophase.spark import active, types
 from twophase.spark.connector.definition import PLAIN, RESERVED
 from twophase.spark.connector.table import insert_analyzed
+from twophase.spark.ddl.databases import is_staged_by
 from twophase.spark.errors import thrown_to_spark
 from twophase.spark.jvm import frames
 from twophase.spark.jvm.callbacks import JavaCallable
 from twophase.spark.jvm.listed import listed_index
 from twophase.spark.jvm.rules import PlanRules
 from twophase.spark.jvm.statements import TableFacts
-from twophase.spark.made_databases import is_staged_by
 from twophase.spark.routing.commands import DROP, SAVES, TRUNCATE, change_of
 from twophase.spark.routing.decide import Decider, Unsupported, WriteNode
 from twophase.spark.routing.ownership import Owner, RoutingDecision
@@ -100,6 +100,8 @@ class Answers(JavaCallable):
         answer: dict[str, Any] = {"parts": _full(decision.target)} if decision.target.via_session_catalog else {}
         if decision.scope is not None:
             answer["scope"] = stated_as(decision.scope)
+        if node.brings_columns:
+            answer["brings_columns"] = True
         if node.if_not_exists and (decision.target.via_session_catalog or decision.scope):
             answer["writes_nothing" if decision.writes_nothing else "if_not_exists"] = True
         return json.dumps(answer) if answer else None
@@ -166,7 +168,9 @@ class Answers(JavaCallable):
 
     def _is_altered_in_block(self, target: Target) -> bool:
         targets = self._targets
-        return targets.redefined(target) is not None or targets.is_dropped(target) or targets.alters(target)
+        if targets.redefined(target) is not None or targets.is_dropped(target) or targets.alters(target):
+            return True
+        return target.via_session_catalog and targets.existing(target) is None  # Spark says that there is none.
 
     def _evolve(self, facts: Facts) -> str | None:
         """Return the name in our catalog of a session table whose columns it alters."""
@@ -197,8 +201,7 @@ class Answers(JavaCallable):
         try:
             if facts["mixed"]:
                 raise Unsupported("it writes a table of twophase together with one that only Spark writes")
-            if not self._router.in_transaction():
-                self._router.group_writes(in_script=facts["script"])
+            self._router.group_writes(in_script=facts["script"])
         except Unsupported as problem:
             self._router.unprotected(str(problem), hint=problem.hint)
             return "spark"
@@ -224,11 +227,11 @@ class Answers(JavaCallable):
             if not self._has_moved(target, facts["use"]):
                 return None
             if facts["use"] == "published":
-                problem = f"it would tell of {target.path} as it is now, not as this transaction sees it"
+                problem = f"it would show {target.path} as it is now, not as this transaction sees it"
                 raise Unsupported(problem, "Run it after the transaction")
             return json.dumps({"parts": _full(target)})
         if facts["use"] == "published":
-            problem = f"it would tell of {target.path} without what this transaction has written"
+            problem = f"it would show {target.path} without what this transaction has written"
             raise Unsupported(problem, "Run it after the transaction")
         if facts["use"] == "kept" and self._targets.redefined(target) is not None:
             problem = f"a view is made of published tables, and {target.path} is made by this transaction"

@@ -17,7 +17,7 @@ from pyspark.errors import AnalysisException, ParseException, PySparkException
 from twophase.catalog import Catalog, SupportsExternalChanges
 from twophase.errors import AtomicityNotSupportedError, CatalogError, ConfigurationError
 from twophase.model import ObjectPath, Purpose
-from twophase.spark import active
+from twophase.spark import active, blocks
 from twophase.spark.attached import AttachedSession
 from twophase.spark.connector.catalog import change_table
 from twophase.spark.execution.cancellation import interruptible
@@ -45,11 +45,13 @@ Args = Any
 #: Errors that say nothing about a statement: an operation that Spark's own catalog never does, an existing table.
 _NO_ANSWER = ("UNSUPPORTED_FEATURE.TABLE_OPERATION", "TABLE_OR_VIEW_ALREADY_EXISTS")
 #: An experimental analyser of Spark that runs only its own rules, and does not support writes.
-_SINGLE_PASS = "spark.sql.analyzer.singlePassResolver.enabled"
+_SINGLE_PASS = "spark.sql.analyzer.singlePassResolver."
 # The words of a statement choose what is around it (Ctrl-C, one outcome, another attempt as stock Spark), never who
 # runs it: that is decided by its plan, and a plan that needs more than is around it is refused.
 #: First words of statements that write nothing.
 READS = frozenset(("SELECT", "SHOW", "DESCRIBE", "DESC", "SET", "USE", "VALUES", "TABLE", "EXPLAIN", "CACHE"))
+#: First words of the statements by which a setting is changed.
+_SETS = frozenset(("SET", "RESET"))
 #: Words in a statement that begins with its queries and writes.
 _WRITES = re.compile("insert|delete|update|merge", re.IGNORECASE)
 #: First words of statements that may write several tables.
@@ -82,7 +84,7 @@ class Router:
         if may_be_ours(words) and (ours := transaction_statement(text)) is not None:
             if not isinstance(ours, BeginAtomic):
                 return self.statements.run(ours, args)
-            with active.transaction(self.session, terms=self.statements.terms(Characteristics())):
+            with blocks.transaction(self.session, terms=self.statements.terms(Characteristics())):
                 return self._sql(original, ours.script, args, ("BEGIN",))
         if words == ("ALTER", "TABLE") and (altered := alter_table(text)) is not None:
             parts = self.reader.parse_name(altered.table)
@@ -98,7 +100,7 @@ class Router:
     def _sql(self, original: Original, text: str, args: Args, words: tuple[str, ...]) -> Any:
         first = words[0] if words else ""
 
-        def run() -> Any:
+        def attempt() -> Any:
             try:
                 return original(text, args)
             except ParseException as error:
@@ -106,15 +108,18 @@ class Router:
                     raise ours from error
                 raise
 
+        def run() -> Any:
+            return attempt() if first in _SETS else self.reading(attempt)
+
         if words == ("SHOW", "TABLES") and self.in_transaction():
             with running_statement(self.session) as statement:
                 listed = run()
             return statement.completed(self.spark, listed)
         if first in READS - _GROUPS or (first in ("WITH", "FROM") and not _WRITES.search(text)):
             return run()
-        if first not in _GROUPS or self.in_transaction():
+        if first not in _GROUPS:
             return self._or_delete(words, text, args, run, is_script=first == "BEGIN")
-        with running_statement(self.session) as statement, active.write_group(self.session) as statement.group:
+        with running_statement(self.session) as statement, blocks.write_group(self.session) as statement.group:
             return self._or_delete(words, text, args, run, is_script=False)
 
     def _or_delete(
@@ -203,12 +208,13 @@ class Router:
         Raises
         ------
         Unsupported
-            It is not a ``spark.sql`` statement by itself, so that its end is unknown.
+            It is not a ``spark.sql`` statement by itself, so that its end is unknown, and there is no block around it.
         """
         statement = running(self.session)
-        if in_script or statement is None or statement.group is None:
+        if not in_script and statement is not None and statement.group is not None:
+            statement.group.is_wanted = True
+        elif not self.in_transaction():  # There its outcome is that of the block.
             raise Unsupported("it writes several tables with one outcome, inside a script")
-        statement.group.is_wanted = True
 
     # -- inside a transaction --------------------------------------------------------------------------------------
 
@@ -216,19 +222,21 @@ class Router:
         """Return whether this thread's statement runs inside ``with twophase.transaction(spark)``."""
         return self.targets.in_transaction
 
-    def reading(self, frame: Any) -> Any:
-        """Return the DataFrame; its reads are recorded in the surrounding transaction, if any.
+    def reading(self, read: Callable[[], Any]) -> Any:
+        """Return the DataFrame of a call; its reads are recorded in the surrounding transaction, if any.
 
         Raises
         ------
         AtomicityNotSupportedError
-            Spark has analysed it without twophase's rules.
+            Spark may analyse it without twophase's rules.
         """
-        if self.in_transaction():
-            if self.rules.is_bypassed():
-                problem = f"with {_SINGLE_PASS}* Spark reads a table without what this transaction has written"
-                self.unprotected(problem, hint="Unset it")
-            note_reads(self.session, frame)
+        if not self.in_transaction():
+            return read()
+        if self.rules.is_bypassed():
+            problem = f"with {_SINGLE_PASS}* Spark reads a table without what this transaction has written"
+            self.unprotected(problem, hint="Unset it")
+        frame = read()
+        note_reads(self.session, frame)
         return frame
 
     def refuse_change(self, change: Change, parts: tuple[str, ...], target: Target | None) -> None:
@@ -277,11 +285,11 @@ class Router:
         if not names:
             return
         if extended:
-            problem = "it would tell of the database's tables without what this transaction has written"
+            problem = "it would show the database's tables without what this transaction has written"
             raise Unsupported(problem, "Ask SHOW TABLES and DESCRIBE TABLE")
         statement = running(self.session)
-        if statement is None:
-            problem = "a listing of tables in it would tell nothing of what this transaction has written"
+        if statement is None or statement.group is not None:  # It is behind EXECUTE IMMEDIATE, or in a script.
+            problem = "a listing of tables in it would show nothing of what this transaction has written"
             raise Unsupported(problem, "Run the listing by itself")
         statement.listing = Listing(database, names, pattern, dropped)
 
@@ -310,7 +318,7 @@ class Router:
         AtomicityNotSupportedError
         """
         if self.staged_name(name) is not None:
-            problem = f"it would tell of {name} without what this transaction has written"
+            problem = f"it would show {name} without what this transaction has written"
             self.unprotected(problem, hint="Call it after the transaction")
 
     def staged_database(self, parts: tuple[str, ...] | None) -> tuple[str, set[str], set[str]]:

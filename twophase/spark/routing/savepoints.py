@@ -10,7 +10,7 @@ from twophase.catalog.reading import ReadSource
 from twophase.errors import TransactionStatementError
 from twophase.hooks.hook import JobStatusHook
 from twophase.model import Isolation, ObjectPath
-from twophase.spark import active, restoring
+from twophase.spark import active, blocks, restoring
 from twophase.spark.attached import AttachedSession
 from twophase.spark.connector.catalog import table_of_source
 from twophase.spark.jvm.parquet import table_frame
@@ -77,7 +77,7 @@ class NamedSavepoints:
             databases=None if databases is None else [self._find_database(database) for database in databases],
             tables=None if tables is None else [self._find_table(table) for table in tables],
         )
-        with active.transaction(session, hooks, Isolation.SNAPSHOT) as tx:
+        with blocks.transaction(session, hooks, Isolation.SNAPSHOT) as tx:
             context = StatementContext(session.coordinator, session, tx)
             restoring.restore(context, plan, self._rows, keep_new=keep_new)
         return tx
@@ -86,7 +86,7 @@ class NamedSavepoints:
         """Take back one transaction; see :func:`twophase.undo`."""
         self._refuse_inside("An undo")
         session = self._session
-        with active.transaction(session, hooks, Isolation.SNAPSHOT) as tx:
+        with blocks.transaction(session, hooks, Isolation.SNAPSHOT) as tx:
             plan = undoing.plan_undo(session.coordinator.timeline, session.catalogs.named, transaction_id, tx.note_read)
             tx.note_undo(transaction_id)
             context = StatementContext(session.coordinator, session, tx)

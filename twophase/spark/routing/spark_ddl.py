@@ -153,7 +153,7 @@ class TableFollower:
             self._settle(call)
         elif self._take(call, announced):
             for one in announced:
-                one.withdraw()
+                one.revoke()
 
     def dropped(self, call: CatalogCall, database: str, name: str) -> None:
         """Free the table's location for a plain CREATE TABLE, and record that it was dropped."""
@@ -190,7 +190,7 @@ class TableFollower:
     # -- a change that fails -----------------------------------------------------------------------------------------
 
     def _watch(self, call: CatalogCall, announced: list[Announced]) -> None:
-        """Until the call has ended, so that the table of one that has failed is free for writers at once."""
+        """Until the call has ended, so that the table of one that has failed is free for writers immediately."""
         pause = _FIRST_PAUSE
         time.sleep(pause)
         while self._announced.get(call) is announced:

@@ -19,10 +19,8 @@ from twophase.spark import active
 from twophase.spark.attached import AttachedSession
 from twophase.spark.jvm import session_state
 from twophase.spark.jvm.formats import DEFAULT_FORMAT, TEXT
-from twophase.spark.jvm.gateway import WRITE_HINTS_PROPERTY
 from twophase.spark.jvm.statements import NameReader, TableFacts
 from twophase.spark.staged import is_dropped, staged_table, table_definition
-from twophase.spark.write_hints import brings_columns
 
 SESSION_CATALOG = "spark_catalog"
 #: Database of the global temporary views.
@@ -266,10 +264,6 @@ class Targets:
         """Return whether the surrounding transaction has written a table."""
         return staged_table(self._session, target.catalog, target.path) is not None
 
-    def brings_columns(self) -> bool:
-        """Return whether the rows of the statement may bring columns."""
-        return brings_columns(self._session.jvm.local_property(WRITE_HINTS_PROPERTY))
-
     def partition_exists(self, target: Target, values: Mapping[str, str | None]) -> bool:
         """Return whether a partition, given by a value for each column, exists: published or staged.
 
@@ -300,9 +294,10 @@ class Targets:
         given = {column.lower(): value for column, value in values.items()}
         named = [column for column in facts.partition_columns[: len(given)] if column.lower() in given]
         if len(named) != len(values):
+            columns = ", ".join(facts.partition_columns)
             raise CatalogError(
-                f"{target.path} is partitioned by {', '.join(facts.partition_columns) or 'nothing'}, and PARTITION "
-                f"names {', '.join(values)}: it has to name the first of them.",
+                f"PARTITION names {', '.join(values)} of {target.path}, which is "
+                f"{f'partitioned by {columns}: it has to name the first of them' if columns else 'not partitioned'}.",
                 path=target.path,
             )
         partition = {column: given[column.lower()] for column in named}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from twophase.catalog import Catalog
 from twophase.errors import TransactionStatementError
 from twophase.model import ObjectPath
-from twophase.spark import active
+from twophase.spark import active, blocks
 from twophase.spark.attached import AttachedSession
 from twophase.spark.begun import OpenTransaction, begun_here
 from twophase.spark.routing.savepoints import NamedSavepoints
@@ -96,9 +96,9 @@ class TransactionStatements:
         spark = self._session.spark
         return spark.range(0).select() if answer is None else spark.createDataFrame(*answer)
 
-    def terms(self, said: Characteristics) -> active.Terms:
+    def terms(self, said: Characteristics) -> blocks.Terms:
         """The terms of a transaction by what a statement says of it."""
-        return active.Terms(
+        return blocks.Terms(
             conflict=None if said.conflict is None else conflict_policy(said.conflict),
             wait=said.wait,
             find_table=self._find_table,

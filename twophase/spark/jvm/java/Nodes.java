@@ -36,6 +36,8 @@ public final class Nodes {
     public static final String OVERWRITE = "twophase.overwrite";
     /** Prefix of twophase's own names. */
     public static final String STAGING = "__twophase_";
+    /** What changes something, or runs statements, although Spark calls it neither a command nor a statement. */
+    public static final List COMMANDS = list("AutoCdcInto", "Call", "CompoundBody", "CreateTable", "InsertIntoDir");
     private static final ObjectMapper JSON = new ObjectMapper();
 
     private Nodes() {}
@@ -43,9 +45,7 @@ public final class Nodes {
     // -- contents of a node -------------------------------------------------------------------------------------------
 
     public static boolean isQuery(LogicalPlan plan) {
-        String kind = kind(plan);
-        return !(plan instanceof Command) && !(plan instanceof ParsedStatement) && !kind.equals("InsertIntoDir")
-            && !kind.equals("CompoundBody");
+        return !(plan instanceof Command) && !(plan instanceof ParsedStatement) && !COMMANDS.contains(kind(plan));
     }
 
     public static boolean isTemporary(LogicalPlan plan) {
@@ -80,6 +80,11 @@ public final class Nodes {
 
     public static boolean replacesRows(LogicalPlan insert) {
         return has(insert, "replaceCriteriaOpt") && ((Option) get(insert, "replaceCriteriaOpt")).isDefined();
+    }
+
+    /** Whether it says INSERT WITH SCHEMA EVOLUTION; only some versions of Spark parse it. */
+    public static boolean evolvesSchema(LogicalPlan write) {
+        return has(write, "withSchemaEvolution") && Boolean.TRUE.equals(get(write, "withSchemaEvolution"));
     }
 
     public static String kind(Object node) {
@@ -203,6 +208,10 @@ public final class Nodes {
 
     public static List list(String a, String b, String c, String d) {
         return Arrays.asList(new Object[] {a, b, c, d});
+    }
+
+    public static List list(String a, String b, String c, String d, String e) {
+        return Arrays.asList(new Object[] {a, b, c, d, e});
     }
 
     public static List list(String a, String b, String c, String d, String e, String f) {

@@ -1,12 +1,17 @@
 package twophase;
 
 import java.lang.reflect.Field;
+import java.lang.reflect.Method;
 import org.apache.spark.sql.catalyst.QualifiedTableName;
 import org.apache.spark.sql.catalyst.TableIdentifier;
 import org.apache.spark.sql.catalyst.catalog.CatalogTable;
 import org.apache.spark.sql.catalyst.catalog.SessionCatalog;
 import org.apache.spark.sql.catalyst.catalog.UnresolvedCatalogRelation;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.util.CharVarcharUtils;
 import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.execution.CacheManager;
+import org.apache.spark.sql.execution.CachedData;
 import org.apache.spark.sql.execution.datasources.FileIndex;
 import org.apache.spark.sql.execution.datasources.FindDataSourceTable;
 import org.apache.spark.sql.execution.datasources.HadoopFsRelation;
@@ -14,6 +19,8 @@ import org.apache.spark.sql.execution.datasources.InMemoryFileIndex;
 import org.apache.spark.sql.execution.datasources.LogicalRelation;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import scala.Option;
+import scala.collection.Iterator;
+import scala.collection.Seq;
 
 /** Moves cached relations of a table on to its current files. */
 public final class Relations {
@@ -30,13 +37,33 @@ public final class Relations {
         TableIdentifier identifier = new TableIdentifier(table, Option.apply(database));
         catalog.refreshTable(identifier);
         CatalogTable now = catalog.getTableMetadata(identifier);
-        if (now.provider().isDefined() && !"hive".equalsIgnoreCase((String) now.provider().get())) {
-            // What Spark's analyser does with it, without an analysis of a query.
-            UnresolvedCatalogRelation found = new UnresolvedCatalogRelation(now, CaseInsensitiveStringMap.empty(), false);
-            new FindDataSourceTable(session).apply(found);
+        if (isOfDataSource(now)) {
+            resolve(session, now);
         } else {
             session.table(name);
         }
+        return lead(old, kept(session, database, table));
+    }
+
+    private static boolean isOfDataSource(CatalogTable table) {
+        return table.provider().isDefined() && !"hive".equalsIgnoreCase((String) table.provider().get());
+    }
+
+    /** Does what Spark's analyser does with a table, without an analysis of a query. */
+    private static void resolve(SparkSession session, CatalogTable table) {
+        new FindDataSourceTable(session).apply(new UnresolvedCatalogRelation(table, CaseInsensitiveStringMap.empty(), false));
+    }
+
+    /** Same as {@link #move}, to a state of the table that is known. */
+    private boolean moveTo(CatalogTable now, SparkSession session, Object old, String database, String table) throws Exception {
+        if (!isOfDataSource(now) || CharVarcharUtils.hasCharVarchar(now.schema())) {
+            return false;  // Spark's session catalog has strings in place of CHAR and VARCHAR.
+        }
+        SessionCatalog catalog = session.sessionState().catalog();
+        catalog.refreshTable(new TableIdentifier(table, Option.apply(database)));
+        Method name = SessionCatalog.class.getDeclaredMethod("attachCatalogName", new Class[] {CatalogTable.class});
+        name.setAccessible(true);
+        resolve(session, (CatalogTable) name.invoke(catalog, new Object[] {now}));
         return lead(old, kept(session, database, table));
     }
 
@@ -46,6 +73,51 @@ public final class Relations {
      * @return whether both read files of one format and the same columns; otherwise nothing was changed
      */
     public boolean lead(Object old, Object now) throws Exception {
+        if (!share(old, now)) {
+            return false;
+        }
+        set(LogicalRelation.class, "relation", now, ((LogicalRelation) old).relation());
+        return true;
+    }
+
+    /**
+     * Gives the relations of a table in cached queries, from before Spark resolved it again, the files of the current one.
+     *
+     * @param now the session's relation of the table
+     */
+    public void leadCached(SparkSession session, Object now) throws Exception {
+        Field entries = CacheManager.class.getDeclaredField("cachedData");
+        entries.setAccessible(true);
+        Iterator cached = ((Seq) entries.get(session.sharedState().cacheManager())).iterator();
+        while (cached.hasNext()) {
+            LogicalPlan plan = ((CachedData) cached.next()).plan();
+            shareIn(plan, (LogicalRelation) now);
+            for (Iterator subqueries = plan.subqueriesAll().iterator(); subqueries.hasNext();) {
+                shareIn((LogicalPlan) subqueries.next(), (LogicalRelation) now);
+            }
+        }
+    }
+
+    private static void shareIn(LogicalPlan plan, LogicalRelation now) throws Exception {
+        for (Iterator leaves = plan.collectLeaves().iterator(); leaves.hasNext();) {
+            Object leaf = leaves.next();
+            if (leaf instanceof LogicalRelation && isOfSameTable((LogicalRelation) leaf, now)) {
+                share(leaf, now);
+            }
+        }
+    }
+
+    private static boolean isOfSameTable(LogicalRelation one, LogicalRelation other) {
+        if (one.catalogTable().isEmpty() || other.catalogTable().isEmpty()) {
+            return false;
+        }
+        TableIdentifier name = ((CatalogTable) one.catalogTable().get()).identifier();
+        TableIdentifier wanted = ((CatalogTable) other.catalogTable().get()).identifier();
+        return name.table().equals(wanted.table()) && name.database().equals(wanted.database());
+    }
+
+    /** Gives one relation the files of another one, if both read files of one format and the same columns. */
+    private static boolean share(Object old, Object now) throws Exception {
         if (!(old instanceof LogicalRelation && now instanceof LogicalRelation)) {
             return false;
         }
@@ -61,18 +133,22 @@ public final class Relations {
         }
         set(HadoopFsRelation.class, "location", kept, found.location());
         set(HadoopFsRelation.class, "options", kept, found.options());
-        set(LogicalRelation.class, "relation", now, kept);
         return true;
     }
 
     /**
-     * Does all that an INSERT changes for a session, in one call: lists the files of its relation of a table again.
+     * Does all that an INSERT changes for a session, in one call: lists the files of its relation of a table again, or
+     * moves it on to those of a new version.
      *
-     * @return false if there is more to do, or another thing; then nothing was done
+     * @return false if there is more to do, or another thing
      */
-    public boolean follow(SparkSession session, String database, String name, Tables.Found now) {
+    public boolean follow(SparkSession session, String database, String name, Tables.Found now) throws Exception {
         boolean sizes = Boolean.parseBoolean(session.sessionState().conf().getConfString(SIZES, "false"));
-        return !sizes && keepsOnly(session, database, name) && refresh(kept(session, database, name), now.table());
+        if (sizes || !keepsOnly(session, database, name)) {
+            return false;
+        }
+        Object old = kept(session, database, name);
+        return refresh(old, now.table()) || moveTo(now.table(), session, old, database, name);
     }
 
     /** Whether a session has a relation of a table, and no query of the application is cached. */

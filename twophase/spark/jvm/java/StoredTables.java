@@ -16,7 +16,43 @@ import java.util.Map;
 public final class StoredTables {
     private static final ObjectMapper JSON = new ObjectMapper();
     private static final String TYPES = "org.apache.hadoop.hive.serde2.typeinfo.TypeInfoUtils";
+    private static final String WITH_OPTIONS = "alter_table_with_environmentContext";
     private static final Class[] NONE = new Class[0];
+
+    /**
+     * Changes a table that is still as it was read, by one call of a metastore whose client has calls with options.
+     *
+     * @param wanted the location, the key of Spark's copy of it, changes of parameters and the prefix of others that are
+     *     removed, the parameter that the metastore then sets, and the options of the call, of which one needs a parameter
+     * @return the table as it is then; null if nothing was changed
+     */
+    public Object point(Object store, Class client, Object before, String wanted) throws Exception {
+        JsonNode facts = JSON.readTree(wanted);
+        Object database = asked(before, "getDbName");
+        Object name = asked(before, "getTableName");
+        Method read = client.getMethod("getTable", new Class[] {String.class, String.class});
+        Object table = read.invoke(store, new Object[] {database, name});
+        Method change = withOptions(client);
+        if (change == null || !table.equals(before)) {
+            return null;
+        }
+        place(table, facts.get("location").asText(), facts.get("copy").asText());
+        note(table, facts.get("noted").toString(), facts.get("prefix").asText());
+        boolean isSized = without(table, facts.get("set_by_store").asText(), facts.get("size").asText());
+        String options = facts.get(isSized ? "options" : "options_without_size").toString();
+        change.invoke(store, new Object[] {database, name, table, context(change.getParameterTypes()[3], options)});
+        return table;
+    }
+
+    private static Method withOptions(Class client) {
+        Method[] all = client.getMethods();
+        for (int index = 0; index < all.length; index++) {
+            if (all[index].getName().equals(WITH_OPTIONS) && all[index].getParameterCount() == 4) {
+                return all[index];
+            }
+        }
+        return null;
+    }
 
     /** Sets the location of a table, also where Spark stores its own copy of it. */
     public void place(Object table, String location, String copy) throws Exception {

@@ -43,8 +43,8 @@ public class Tables {
         return mapper.writeValueAsString(found);
     }
 
-    /** A table; null if it does not exist, or its database. */
-    public Found find(String database, String name) throws Exception {
+    /** A table; null if it does not exist, or its database; TRUE if it is still as found before, of which all is known. */
+    public Object find(String database, String name, Found before) throws Exception {
         // As a list: for a single one that does not exist, Spark calls a Hive metastore more than once.
         List names = Collections.singletonList(name);
         Seq found;
@@ -56,13 +56,19 @@ public class Tables {
             }
             return null;
         }
-        return found.isEmpty() ? null : new Found(this, (CatalogTable) found.head());
+        return found.isEmpty() ? null : new Found(this, (CatalogTable) found.head()).unlessAs(before);
     }
 
-    /** As above; TRUE if the table is still as an earlier call has found it: Python has the facts of that one. */
-    public Object find(String database, String name, Found before) throws Exception {
-        Found now = find(database, name);
-        return now != null && before != null && now.table().equals(before.table()) ? (Object) Boolean.TRUE : now;
+    /** Those of some partitions of a table that exist now, each given by its values. */
+    public List partitions(Found found, List specifications) throws Exception {
+        List result = new ArrayList();
+        for (Iterator each = specifications.iterator(); each.hasNext();) {
+            Option partition = partition(found, (Map) each.next());
+            if (partition.isDefined()) {
+                result.add(partition.get());
+            }
+        }
+        return result;
     }
 
     public Option partition(Found found, Map values) throws Exception {
@@ -82,6 +88,11 @@ public class Tables {
             return table;
         }
 
+        /** This; TRUE if the table is as it was found before. */
+        public Object unlessAs(Found before) {
+            return before != null && table.equals(before.table) ? (Object) Boolean.TRUE : this;
+        }
+
         public String database() {
             return (String) table.identifier().database().get();
         }
@@ -95,15 +106,11 @@ public class Tables {
 
         /** The JSON of those of some partitions that exist now, each given by its values. */
         public String partitions(String specifications) throws Exception {
-            List found = new ArrayList();
+            List wanted = new ArrayList();
             for (Iterator each = tables.partitions.readTree(specifications).iterator(); each.hasNext();) {
-                Map values = (Map) tables.partitions.treeToValue((JsonNode) each.next(), Map.class);
-                Option partition = tables.partition(this, values);
-                if (partition.isDefined()) {
-                    found.add(partition.get());
-                }
+                wanted.add(tables.partitions.treeToValue((JsonNode) each.next(), Map.class));
             }
-            return tables.partitions.writeValueAsString(found);
+            return tables.partitions.writeValueAsString(tables.partitions(this, wanted));
         }
     }
 }

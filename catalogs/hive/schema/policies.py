@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from twophase.catalogs.hive.readers import NATIVE
+from twophase.catalogs.hive.schema.readers import NATIVE
 from twophase.catalogs.hive.store import HiveStore
 from twophase.catalogs.hive.tables import HiveTable
 from twophase.errors import ConfigurationError

@@ -2,8 +2,8 @@
 
 Spark binds the columns of a file by their names or, in a Parquet table whose schema has field ids, by those. Its reader
 applies filters to a file by *name* in both cases, and loses ids where it prunes nested columns. So a change is native
-only if every file is read right under it, with filters and pruning (:mod:`twophase.catalogs.hive.readers`); every other
-one needs a rewrite, and is refused unless the user has chosen that (:mod:`twophase.catalogs.hive.rewriting`).
+only if every file is read right under it, with filters and pruning (:mod:`.readers`); every other
+one needs a rewrite, and is refused unless the user has chosen that (:mod:`.rewriting`).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 import pyarrow as pa
 
 from twophase.catalog import TableChange
-from twophase.catalog.column_changes import default_sql, position_of
-from twophase.catalog.spark_columns import spark_field
+from twophase.catalog.column_changes import default_sql, position_of, refuse_nested_default
+from twophase.catalog.spark_columns import CHAR_VARCHAR, spark_field
 from twophase.catalogs.files import is_hidden
-from twophase.catalogs.hive import policies
-from twophase.catalogs.hive.columns import DEFAULTS, HELD, OPAQUE, Columns, is_plain
 from twophase.catalogs.hive.definitions import FIELD_IDS
-from twophase.catalogs.hive.orc_files import nameless
-from twophase.catalogs.hive.readers import NATIVE, keeps_positions, orc_misreads, parquet_misreads, reads
+from twophase.catalogs.hive.schema import policies
+from twophase.catalogs.hive.schema.columns import DEFAULTS, HELD, OPAQUE, Columns, is_plain
+from twophase.catalogs.hive.schema.orc_files import nameless
+from twophase.catalogs.hive.schema.readers import NATIVE, keeps_positions, orc_misreads, parquet_misreads, reads
 from twophase.catalogs.hive.store import HiveStore
 from twophase.catalogs.hive.tables import HiveTable, Located
 from twophase.errors import CatalogError
@@ -172,6 +172,7 @@ class Evolution:
         """
         try:
             for change in changes:
+                refuse_nested_default(self._path, change)
                 self._check_layout(change)
                 _STEPS[change.kind](self, change)
         except SchemaError as error:
@@ -234,7 +235,7 @@ class Evolution:
         if not field.nullable and default is None:
             raise self.refused(f"old files have no values for {field.name}, which must be nullable or have a default")
         data_type, metadata = _spelled(field.type, described.get("type"))
-        kept = {HELD + key: facts[key] for key in DEFAULTS if key in facts}
+        kept = {HELD + key: facts[key] for key in DEFAULTS if key in facts and len(change.path) == 1}
         self._do(
             AddField(
                 change.path,
@@ -262,7 +263,7 @@ class Evolution:
         data = [field for field in self._schema if field.name.lower() not in self._partition]
         if data == [node]:
             raise self.refused(f"{node.name} is its last column")
-        self._retire(node)
+        self._supersede(node)
         self._do(DropField(change.path))
 
     def rename(self, change: TableChange) -> None:
@@ -282,10 +283,10 @@ class Evolution:
         elif _holds_struct(node):
             self._rewrite(f"{shown} holds a struct, which Spark reads by its name where it needs a part of it")
         self._check_name((*change.path[:-1], name), node.id)
-        self._retire(node)
+        self._supersede(node)
         self._do(RenameField(change.path, name))
 
-    def _retire(self, node: Field) -> None:
+    def _supersede(self, node: Field) -> None:
         entry = (self._key(self._schema.path_of(node.id)), node.id if self._has_ids else None)
         if entry not in self._used:
             self._used.append(entry)
@@ -313,6 +314,9 @@ class Evolution:
             raise self.refused(f"no value of {shown} can be cast from or to a type that only Spark has")
         if SPARK_TYPE in metadata and node.leaf != data_type:
             raise self.refused(f"the values of {shown} are not checked for the length of a {metadata[SPARK_TYPE]}")
+        kept = dict(node.metadata)
+        if kept.get(SPARK_TYPE, "").startswith("char(") and HELD + DEFAULTS[1] in kept:
+            raise self.refused(f"old rows of {shown} have its DEFAULT, to which only a CHAR adds spaces")
         policy = self._native
         # A narrower policy than the reader's refuses by itself what the reader does not follow.
         if policy == NATIVE and node.leaf is not None and not reads(self._provider, node.leaf, data_type):
@@ -320,7 +324,7 @@ class Evolution:
             self._rewrite(f"Spark reads no {node.leaf} of {shown} as {data_type}{room}")
             policy = self._policy or NATIVE
         self._do(ChangeType(change.path, data_type), policy)
-        rest = {key: value for key, value in node.metadata if key != SPARK_TYPE}
+        rest = {key: value for key, value in kept.items() if key not in (SPARK_TYPE, CHAR_VARCHAR)}
         self._schema = _with_metadata(self._schema, node.id, {**rest, **metadata})
 
     def comment(self, change: TableChange) -> None:

@@ -17,8 +17,9 @@ from twophase.errors import (
     TableNotExistError,
 )
 from twophase.model import OverwriteScope, Purpose, TableDefinition, quote
-from twophase.spark.active import ActiveTransaction, Terms
+from twophase.spark.active_transaction import ActiveTransaction
 from twophase.spark.assignment import fitted
+from twophase.spark.blocks import Terms
 from twophase.spark.execution.cancellation import interruptible
 from twophase.spark.statement import StatementContext, open_statement, run_statement
 from twophase.transactions.merging import Conflict, Merging

@@ -13,19 +13,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from twophase.catalog import Catalog, SupportsStagedDrop, SupportsStagedRename, TableChange
-from twophase.catalog.column_changes import OF_THE_TABLE, ColumnChanges, default_sql
+from twophase.catalog import Catalog, SupportsColumnDefaults, SupportsStagedDrop, SupportsStagedRename, TableChange
+from twophase.catalog.column_changes import OF_THE_TABLE, gives_default
 from twophase.errors import AtomicityNotSupportedError, CatalogError
 from twophase.model import ObjectPath, Purpose, TableDefinition, quote
-from twophase.schema import Field, Schema, apply_changes, assign_ids, plan_read
-from twophase.schema.convert_arrow import arrow_field, without_ids
 from twophase.spark import active
 from twophase.spark.attached import AttachedSession
+from twophase.spark.ddl import created_columns
 from twophase.spark.staged import table_definition
 from twophase.spark.statement import StatementContext, open_drop, open_statement, run_statement, run_without_rows
 from twophase.transactions.transaction import Transaction
-
-_COMMENT = b"comment"
 
 
 def is_made(transaction: Transaction | None, catalog: Catalog, path: ObjectPath) -> bool:
@@ -48,7 +45,10 @@ def alter(context: StatementContext, catalog: Catalog, path: ObjectPath, changes
     """
     session = context.session
     assert session is not None
+    _refuse_defaults(catalog, path, changes)
     before = table_definition(context.joined, catalog, path)
+    if not catalog.capabilities.column_defaults:
+        changes = [_with_null(change) for change in changes]
     after, expressions = altered(path, before, changes)
     rows = rows_of(session, catalog, path).selectExpr(*expressions)
     statement = open_statement(context, catalog, path, after, Purpose.CREATE_OR_REPLACE_TABLE_AS)
@@ -134,45 +134,28 @@ def altered(
     CatalogError, SchemaError
         A change is not possible.
     """
-    if any(change.kind == "add_column" and default_sql(change) is not None for change in changes):
-        raise CatalogError(f"{path}: a column with a DEFAULT cannot be added in a transaction.", path=path)
-    before = assign_ids(definition.schema, partition_keys=_keys(definition))
-    converted = ColumnChanges(path, lambda change: change.arguments["field"].field(0), lambda _: False)
-    after = apply_changes(before, converted.convert(before, changes))
-    result = replace(definition, schema=_changed(definition.schema, before, after, changes))
+    schema, expressions = created_columns.altered(path, definition, changes)
+    result = replace(definition, schema=schema)
     for change in changes:
         result = _of_the_table(result, change) if change.kind in OF_THE_TABLE else result
-    return result, plan_read(before, after).spark_expressions()
+    return result, expressions
 
 
-def _keys(definition: TableDefinition) -> list[str]:
-    """The columns that the layout of a table names."""
-    named = [column for transform in definition.partitioning for column in transform.columns]
-    if definition.bucketing is not None:
-        named += [*definition.bucketing.columns, *definition.bucketing.sort_columns]
-    known = {name.lower(): name for name in definition.schema.names}
-    return list(dict.fromkeys(known[name.lower()] for name in named if name.lower() in known))
+def _with_null(change: TableChange) -> TableChange:
+    """A DROP DEFAULT as a default of NULL: otherwise a replaced table would give its column the one that it had."""
+    if change.kind != "update_column_default" or change.arguments["default"] is not None:
+        return change
+    return replace(change, arguments={**change.arguments, "default": "NULL"})
 
 
-def _changed(schema: pa.Schema, before: Schema, after: Schema, changes: Sequence[TableChange]) -> pa.Schema:
-    added = {c.path[0]: c.arguments["field"].field(0) for c in changes if c.kind == "add_column" and len(c.path) == 1}
-    old = {node.id: (node, schema.field(index)) for index, node in enumerate(before)}
-    return pa.schema([_column(node, old[node.id]) if node.id in old else added[node.name] for node in after])
-
-
-def _column(node: Field, old: tuple[Field, pa.Field]) -> pa.Field:
-    """A column; where its type is the same, with what Spark has noted of it, as the length of a VARCHAR."""
-    before, field = old
-    as_before = replace(
-        node, name=before.name, nullable=before.nullable, comment=before.comment, metadata=before.metadata
-    )
-    is_same = as_before == before
-    metadata = {key: value for key, value in ((field.metadata if is_same else None) or {}).items() if key != _COMMENT}
-    if node.comment is not None:
-        metadata[_COMMENT] = node.comment.encode()
-    return pa.field(
-        node.name, field.type if is_same else without_ids(arrow_field(node)).type, node.nullable, metadata or None
-    )
+def _refuse_defaults(catalog: Catalog, path: ObjectPath, changes: Sequence[TableChange]) -> None:
+    """Refuse a DEFAULT where the table that is published would not have it."""
+    has_defaults = catalog.capabilities.column_defaults or isinstance(catalog, SupportsColumnDefaults)
+    if not has_defaults and any(map(gives_default, changes)):
+        raise CatalogError(
+            f"{path} was not altered: columns of catalog {catalog.name} have no DEFAULT; nothing was changed.",
+            path=path,
+        )
 
 
 def _of_the_table(definition: TableDefinition, change: TableChange) -> TableDefinition:

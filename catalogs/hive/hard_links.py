@@ -72,7 +72,7 @@ def own_rows(files: Files, version: str) -> list[str]:
 
 def note_own_rows(files: Files, version: str) -> None:
     """Record which files are the statement's own, before other files are linked beside them."""
-    files.write_json(join(version, OWN_FILE), own_rows(files, version))
+    files.write_json(join(version, OWN_FILE), own_rows(files, version), waits=False)
 
 
 def take_links_out(files: Files, version: str) -> None:

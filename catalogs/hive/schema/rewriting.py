@@ -12,10 +12,10 @@ from dataclasses import replace
 import pyarrow as pa
 
 from twophase.catalog import Rewrite, TableChange
-from twophase.catalogs.hive import evolution, policies
-from twophase.catalogs.hive.columns import DEFAULTS, HELD, Columns
 from twophase.catalogs.hive.ddl import sql_type
 from twophase.catalogs.hive.definitions import FIELD_IDS, fingerprint, to_definition
+from twophase.catalogs.hive.schema import evolution, policies
+from twophase.catalogs.hive.schema.columns import DEFAULTS, HELD, Columns
 from twophase.catalogs.hive.store import HiveStore
 from twophase.catalogs.hive.tables import HiveTable
 from twophase.model import ObjectPath, quote

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from twophase.catalog.schema_versions import SchemaChange, TableSchema
-from twophase.catalogs.hive.bringing import plain
 from twophase.catalogs.hive.definitions import to_table
 from twophase.catalogs.hive.metastore import Metastore
-from twophase.catalogs.hive.state import CREATE, DROP, INSERT, LEAVE, RENAME, WriteState
+from twophase.catalogs.hive.schema.bringing import plain
+from twophase.catalogs.hive.state import CREATE, INSERT, RENAME, WriteState
 from twophase.catalogs.hive.tables import MANAGED
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath, TableDefinition, quote
@@ -44,7 +44,7 @@ def schema_change(metastore: Metastore, state: WriteState) -> SchemaChange | Non
     metastore : Metastore
     state : WriteState
     """
-    if state.effect in (DROP, LEAVE):
+    if state.purpose.drops:
         return SchemaChange(None)
     if state.effect == INSERT and not state.brings:
         return None

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 
 import pyarrow as pa
 
-from twophase.catalogs.hive.columns import DEFAULTS, HELD
+from twophase.catalogs.hive.schema.columns import DEFAULTS, HELD
 from twophase.schema import Field, Schema, promotion_policy
 
 #: The formats whose tables evolve.

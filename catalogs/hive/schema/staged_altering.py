@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 from twophase.catalog import TableChange
 from twophase.catalogs.files import refuse_untried
-from twophase.catalogs.hive import alter, layout, names, rewriting
+from twophase.catalogs.hive import layout, names
 from twophase.catalogs.hive.definitions import REDACTED, redacted, to_definition
 from twophase.catalogs.hive.dropping import before_of
 from twophase.catalogs.hive.publish.alter import property_changes, with_properties
+from twophase.catalogs.hive.schema import alter, rewriting
 from twophase.catalogs.hive.snapshots import read_format
 from twophase.catalogs.hive.state import ALTER, INSERT, OwnState, Way, WriteState
 from twophase.catalogs.hive.store import HiveStore

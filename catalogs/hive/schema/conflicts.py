@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from twophase.catalog.schema_versions import OPAQUE, TableSchema, bound
-from twophase.catalogs.hive.columns import DEFAULTS, HELD
 from twophase.catalogs.hive.definitions import same_layout, same_partition_columns, to_table
-from twophase.catalogs.hive.readers import reads
+from twophase.catalogs.hive.schema.columns import DEFAULTS, HELD
+from twophase.catalogs.hive.schema.readers import reads
 from twophase.catalogs.hive.tables import MANAGED
 from twophase.catalogs.hive.write import TableWrite
 from twophase.model import TableDefinition

@@ -6,71 +6,29 @@ S3A and of HDFS as far as these matter to a publish, and they are not these syst
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
-from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 import twophase
 from benchmarks.routing.counting import counted
-from tests.hive.conftest import start_session
 from tests.hive.world import World
 from tests.servers import Server
-from tests.storage import filesystems
 from tests.storage.dying import DyingFiles, Killed
 from tests.storage.filesystems import IMPATIENT
 from tests.storage.objects import Objects
-from tests.storage.s3_server import Fault
+from tests.storage.s3.session import BUCKET, KINDS, SCHEMES, place_of, tidy
 from twophase.catalogs.files import Files
 from twophase.catalogs.hive import replaced
-from twophase.errors import AtomicityNotSupportedError, CatalogError, TwoPhaseError
+from twophase.errors import AtomicityNotSupportedError, CatalogError
 from twophase.model import Level, Outcome, Purpose
 from twophase.spark.handle import Handle
 from twophase.spark.jvm.gateway import Jvm
 from twophase.spark.jvm.hadoop_files import SessionHadoopFiles
-from twophase.transactions.clean import clean
-
-KINDS = {"hdfslike": "hdfs"}
-SCHEMES = ("s3a", "hdfslike")
-#: Bucket names may have dots.
-BUCKET = "tables.test"
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("storage")
-
-
-@pytest.fixture(scope="module")
-def objects(s3: Server) -> Objects:
-    return Objects(s3, BUCKET, IMPATIENT)
-
-
-@pytest.fixture(scope="module")
-def spark(root: Path, s3: Server, objects: Objects) -> Iterator[SparkSession]:
-    filesystems.install(root / "classes")
-    conf = {
-        **filesystems.conf_of(s3),
-        "spark.twophase.storage": ",".join(f"{scheme}={kind}" for scheme, kind in KINDS.items()),
-        "spark.twophase.storage.untested": "allow",
-        "spark.twophase.timeline.local": "allow",
-    }
-    session = start_session(root, hive=True, conf=conf)
-    for scheme in SCHEMES:
-        session.sql(f"CREATE DATABASE {scheme} LOCATION '{place_of(root, scheme)}'")
-    session.sql(f"CREATE DATABASE impatient LOCATION 's3a://{IMPATIENT}/warehouse'")
-    yield session
-    session.stop()
-
-
-def place_of(root: Path, scheme: str) -> str:
-    return f"s3a://{BUCKET}/warehouse" if scheme == "s3a" else f"hdfslike:{root}/like"
-
 
 # -- operations --------------------------------------------------------------------------------------------------------
 
@@ -267,6 +225,7 @@ def dies(dying: DyingFiles, death: tuple[str, int], change: Callable[[], object]
 @pytest.mark.promise(
     "killed-driver",
     "on an object store, or one like HDFS, a publish that dies at any change of a file is undone or completed",
+    detail=True,
 )
 @pytest.mark.parametrize("moment", ["copied", "before", pytest.param("after", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(
@@ -317,149 +276,6 @@ def test_a_removal_that_dies_leaves_the_mark_and_then_the_stamp_until_the_end(
         assert "stamp" in left
         assert "mark" in left or left == {"stamp"}
     assert (number, left) == (4, set())
-
-
-# -- faults of a server with the API of S3 -----------------------------------------------------------------------------
-
-
-@pytest.fixture
-def attached(spark: SparkSession, objects: Objects) -> Iterator[Handle]:
-    handle = twophase.attach(spark)
-    yield handle
-    objects.set()
-    handle.detach()
-
-
-def tidy(handle: Handle) -> None:
-    """Recover, and remove all that no table needs."""
-    handle.recover()
-    handle.environment.retention = 0.0
-    assert not [done for done in clean(handle.coordinator, [handle.catalog("hive")]) if done.failed]
-
-
-STATEMENTS: list[tuple[str, list[Any]]] = [
-    ("CREATE TABLE {t} USING parquet PARTITIONED BY (k) AS SELECT 1 AS a, 1 AS k", [(1, 1)]),
-    ("INSERT INTO {t} SELECT /*+ REPARTITION(2) */ CAST(id AS INT), 1 FROM range(2)", [(0, 1), (1, 1), (1, 1)]),
-    ("INSERT OVERWRITE {t} PARTITION (k = 1) SELECT 5", [(5, 1)]),
-    ("CREATE OR REPLACE TABLE {t} USING parquet AS SELECT 6 AS a", [(6,)]),
-]
-
-
-@pytest.mark.parametrize("kind", ["lose", *(pytest.param(k, marks=pytest.mark.exhaustive) for k in ("refuse", "slow"))])
-def test_faults_that_the_client_hides_change_nothing(
-    spark: SparkSession, attached: Handle, objects: Objects, kind: str
-) -> None:
-    spark.sql(f"CREATE DATABASE {kind} LOCATION 's3a://{BUCKET}/{kind}'")
-    objects.set(Fault(kind, on=f"/{BUCKET}", first=True))
-    for statement, rows in STATEMENTS:
-        spark.sql(statement.format(t=f"{kind}.t"))
-        assert objects.rows(spark.table(f"{kind}.t").inputFiles()) == rows, statement
-    spark.sql(f"DROP TABLE {kind}.t")
-    spark.sql(f"DROP DATABASE {kind}")
-    tidy(attached)
-    assert objects.keys(f"{BUCKET}/{kind}") == []
-
-
-#: Of an append of two files; everything before is staging.
-PUBLISH = {"on": "^(PUT|COPY|REMOVE)", "after": "^PUT .*_twophase_manifest.json"}
-
-
-@pytest.mark.promise(
-    "killed-driver",
-    "a request of a publish that an S3 server refuses, or whose reply is lost, leaves the table as it was reported",
-)
-@pytest.mark.parametrize(
-    ("kind", "times", "every"),
-    [
-        pytest.param("refuse", 0, 3, id="some refused from then on"),
-        pytest.param("refuse", 0, 1, id="refused from then on", marks=pytest.mark.exhaustive),
-        pytest.param("refuse", 1, 1, id="refused", marks=pytest.mark.exhaustive),
-        pytest.param("lose", 1, 1, id="lost", marks=pytest.mark.exhaustive),
-    ],
-)
-def test_a_publish_whose_request_fails_is_undone_or_completed(
-    spark: SparkSession, attached: Handle, objects: Objects, kind: str, times: int, every: int
-) -> None:
-    table = f"impatient.{kind}{times}{every}"
-    spark.sql(f"CREATE TABLE {table} USING parquet AS SELECT 0L AS id")
-    rows = [(0,)]
-    for nth in count(1, every):
-        objects.set(Fault(kind, nth=nth, times=times, **PUBLISH))
-        error = None
-        try:
-            spark.sql(f"INSERT INTO {table} SELECT /*+ REPARTITION(2) */ id FROM range(1, 3)")
-        except (TwoPhaseError, Py4JError) as caught:
-            error = caught
-        has_failed = bool(objects.set())
-        attached.recover()
-        new = sorted([*rows, (1,), (2,)])
-        found = objects.rows(spark.table(table).inputFiles())
-        assert found in ([rows, new] if error else [new]), f"request {nth}: {error}"
-        rows = found
-        if not has_failed:
-            break
-    assert nth > 4
-    spark.sql(f"DROP TABLE {table}")
-    tidy(attached)
-    assert objects.keys(f"{IMPATIENT}/warehouse") == []
-
-
-#: Requests of an append to a table: of its plan, of its staging, of the end of the job, and of its preparation.
-DENIED = ["^GET .*_twophase.json", "^PUT .*_twophase.json", "^PUT .*_twophase_written.json", "^PUT .*_manifest.json"]
-
-
-@pytest.mark.promise("failed-statement", "a request that an S3 server denies ends a write with an error of the table")
-def test_a_denied_request_ends_a_write_with_an_error_that_names_the_table_and_nothing_is_left(
-    spark: SparkSession, attached: Handle, objects: Objects
-) -> None:
-    spark.sql("CREATE TABLE s3a.denied USING parquet AS SELECT 0L AS id")
-    before = objects.keys(BUCKET)
-    for request in DENIED:
-        objects.set(Fault("deny", request))
-        with pytest.raises(CatalogError, match=r"s3a\.denied.*AccessDeniedException: ") as caught:
-            spark.sql("INSERT INTO s3a.denied SELECT /*+ REPARTITION(2) */ id FROM range(1, 3)")
-        assert objects.set(), request
-        assert (str(caught.value.path), objects.keys(BUCKET)) == ("s3a.denied", before), request
-        assert attached.timeline.transactions(open_only=True) == []
-    spark.sql("INSERT INTO s3a.denied SELECT /*+ REPARTITION(2) */ id FROM range(1, 3)")
-    assert objects.rows(spark.table("s3a.denied").inputFiles()) == [(0,), (1,), (2,)]
-    spark.sql("DROP TABLE s3a.denied")
-
-
-@pytest.mark.promise("clean", "a directory that an S3 server denies to read is kept and named; the others go")
-def test_a_denied_directory_is_kept_and_named_by_clean_and_the_others_are_removed(
-    spark: SparkSession, attached: Handle, objects: Objects
-) -> None:
-    for name in ("open", "shut"):
-        spark.sql(f"CREATE TABLE s3a.{name} USING parquet AS SELECT 1 AS a")
-        spark.sql(f"INSERT OVERWRITE s3a.{name} SELECT 2")
-    attached.environment.retention = 0.0
-    objects.set(Fault("deny", "^GET .*/shut/.*_twophase_retired.json"))
-    done = clean(attached.coordinator, [attached.catalog("hive")])
-    assert objects.set()
-    found = {name: [one for one in done if f"/{name}/" in one.leftover.location] for name in ("open", "shut")}
-    assert [(one.removed, "AccessDenied" in str(one.reason)) for one in found["shut"]] == [(False, True)]
-    assert [one.removed for one in found["open"]] == [True]
-    tidy(attached)
-    for name in ("open", "shut"):
-        assert objects.rows(spark.table(f"s3a.{name}").inputFiles()) == [(2,)]
-        spark.sql(f"DROP TABLE s3a.{name}")
-
-
-@pytest.mark.promise("killed-driver", "staged files whose removal an S3 server has interrupted are removed by the next")
-def test_an_interrupted_removal_is_completed(world: World, objects: Objects) -> None:
-    for nth in count(1):
-        participant = world.stage("gone", world.spark.range(5).repartition(5), database="impatient")
-        staged = len(objects.keys(IMPATIENT))
-        objects.set(Fault("refuse", "^REMOVE", nth=nth))
-        with suppress(OSError):
-            participant.abort()
-        has_failed = bool(objects.set())
-        world.reborn(participant).abort()
-        assert objects.keys(IMPATIENT) == [], f"request {nth}"
-        if not has_failed:
-            break
-    assert nth > staged / 3
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------

@@ -7,17 +7,17 @@ import java.util.Arrays;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 
-public final class Remembering implements InvocationHandler {
+public final class CallbackCache implements InvocationHandler {
     private final InvocationHandler python;
-    private final Map lasting;
-    private final Map lastingOfAnswers;
+    private final Map policy;
+    private final Map policyOfAnswers;
     private final Map always = new ConcurrentHashMap();
     private final Map aWhile = new ConcurrentHashMap();
 
-    private Remembering(InvocationHandler python, Map lasting, Map lastingOfAnswers) {
+    private CallbackCache(InvocationHandler python, Map policy, Map policyOfAnswers) {
         this.python = python;
-        this.lasting = lasting;
-        this.lastingOfAnswers = lastingOfAnswers;
+        this.policy = policy;
+        this.policyOfAnswers = policyOfAnswers;
     }
 
     public Object invoke(Object self, Method method, Object[] arguments) throws Throwable {
@@ -25,7 +25,7 @@ public final class Remembering implements InvocationHandler {
         if (name.equals("equals") && arguments[0] == self) {
             return Boolean.TRUE;
         }
-        Number lasts = (Number) lasting.get(name);
+        Number lasts = (Number) policy.get(name);
         if (lasts == null) {
             aWhile.clear();  // It may change something.
             return answer(self, method, arguments);
@@ -46,7 +46,7 @@ public final class Remembering implements InvocationHandler {
 
     private Object answer(Object self, Method method, Object[] arguments) throws Throwable {
         Object answer = python.invoke(self, method, arguments);
-        return lastingOfAnswers == null ? answer : over(answer, lastingOfAnswers, null);
+        return policyOfAnswers == null ? answer : over(answer, policyOfAnswers, null);
     }
 
     private static Object listed(Object value) {
@@ -61,22 +61,22 @@ public final class Remembering implements InvocationHandler {
         return Arrays.asList(result);
     }
 
-    private static Object over(Object object, Map lasting, Map lastingOfAnswers) {
+    private static Object over(Object object, Map policy, Map policyOfAnswers) {
         if (object == null || !Proxy.isProxyClass(object.getClass())) {
             return object;
         }
         InvocationHandler handler = Proxy.getInvocationHandler(object);
-        if (handler instanceof Remembering) {
+        if (handler instanceof CallbackCache) {
             return object;
         }
         Class kind = object.getClass();
         return Proxy.newProxyInstance(
-            kind.getClassLoader(), kind.getInterfaces(), new Remembering(handler, lasting, lastingOfAnswers));
+            kind.getClassLoader(), kind.getInterfaces(), new CallbackCache(handler, policy, policyOfAnswers));
     }
 
     public static final class Maker {
-        public Object make(Object object, Map lasting, Map lastingOfAnswers) {
-            return over(object, lasting, lastingOfAnswers);
+        public Object make(Object object, Map policy, Map policyOfAnswers) {
+            return over(object, policy, policyOfAnswers);
         }
     }
 }

@@ -11,7 +11,7 @@ from typing import Any
 
 from twophase.catalog import TableChange
 from twophase.catalog.column_changes import OF_PARTITIONING
-from twophase.catalogs.hive import evolution
+from twophase.catalogs.hive.schema import evolution
 from twophase.catalogs.hive.stamps import STAMP, StampChangedError
 from twophase.catalogs.hive.store import HiveStore
 from twophase.catalogs.hive.tables import HiveTable

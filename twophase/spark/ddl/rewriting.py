@@ -9,7 +9,7 @@ from twophase.errors import AtomicityNotSupportedError, WriteConflictError
 from twophase.hooks.statement import Statement
 from twophase.model import ObjectPath, Purpose
 from twophase.spark.attached import AttachedSession
-from twophase.spark.made_tables import rows_of
+from twophase.spark.ddl.created_tables import rows_of
 from twophase.spark.statement import StatementContext, finish_statement, open_statement, write_rows
 from twophase.transactions import failures
 from twophase.transactions.transaction import Transaction

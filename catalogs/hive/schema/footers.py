@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from twophase.catalog.schema_versions import TableSchema
 from twophase.catalogs.files import Files
-from twophase.catalogs.hive.schema_changes import table_schema
+from twophase.catalogs.hive.schema.changes import table_schema
 from twophase.catalogs.hive.snapshots import SnapshotRead
 from twophase.catalogs.hive.store import HiveStore
 from twophase.errors import TwoPhaseError

@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyarrow import orc
 
 from twophase.catalogs.files import Files, Root, data_files, join
-from twophase.catalogs.hive.readers import NAMELESS
+from twophase.catalogs.hive.schema.readers import NAMELESS
 
 #: Part of the names of files that Spark writes, behind that of a directory which an append has flattened; Hive numbers
 #: them.

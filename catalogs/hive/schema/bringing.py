@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from twophase.catalog.spark_columns import spark_field
-from twophase.catalogs.hive import ddl, policies
-from twophase.catalogs.hive.columns import DEFAULTS, Columns, is_plain
-from twophase.catalogs.hive.evolution import ALTER, Evolution
-from twophase.catalogs.hive.readers import has_default, reads
+from twophase.catalogs.hive import ddl
+from twophase.catalogs.hive.schema import policies
+from twophase.catalogs.hive.schema.columns import DEFAULTS, Columns, is_plain
+from twophase.catalogs.hive.schema.evolution import ALTER, Evolution
+from twophase.catalogs.hive.schema.readers import has_default, reads
 from twophase.catalogs.hive.store import HiveStore
 from twophase.catalogs.hive.tables import HiveTable
 from twophase.errors import CatalogError

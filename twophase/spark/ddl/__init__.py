@@ -1,0 +1,1 @@
+"""DDL statements of the surrounding transaction, and ``ALTER TABLE`` by a rewrite."""
