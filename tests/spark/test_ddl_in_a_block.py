@@ -270,7 +270,12 @@ def test_a_partition_that_is_not_there_is_an_error(spark: SparkSession) -> None:
         ):
             with pytest.raises((TwoPhaseError, AnalysisException), match=why):
                 spark.sql(f"TRUNCATE TABLE {text}")
-    assert rows(spark, "SELECT * FROM parted") == [(1, 2, 3)]
+        spark.sql("INSERT INTO parted VALUES (2, 2, 3)")
+        with pytest.raises(TwoPhaseError, match="has no partition"):
+            spark.sql("TRUNCATE TABLE parted PARTITION (a = 2, b = 4)")
+        for _ in range(2):  # An empty one is there, too.
+            spark.sql("TRUNCATE TABLE parted PARTITION (a = 2, b = 3)")
+    assert rows(spark, "SELECT * FROM parted") == []
     assert rows(spark, "SELECT * FROM ice.db.parted") == [(1, 2)]
 
 

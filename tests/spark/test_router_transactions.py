@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from pyspark import InheritableThread, __version__
-from pyspark.errors import AnalysisException, SparkRuntimeException
+from pyspark.errors import AnalysisException, SparkRuntimeException, UnsupportedOperationException
 from pyspark.sql import SparkSession
 from pyspark.sql.catalog import Catalog
 from pyspark.sql.functions import col
@@ -355,6 +355,7 @@ def test_others_see_nothing_of_it(spark: SparkSession) -> None:
         "WITH s AS (SELECT 1 AS a) DELETE FROM vendor.app.x WHERE a IN (SELECT a FROM s)",
         "UPDATE vendor.app.x SET a = 1",
         "MERGE INTO vendor.app.x USING old ON x.a = old.a WHEN MATCHED THEN DELETE",
+        "MERGE INTO vendor.app.x AS y USING old ON y.a = old.a WHEN MATCHED THEN DELETE",
         "BEGIN DELETE FROM vendor.app.x WHERE a = 1; END",
         "BEGIN SELECT 1; UPDATE vendor.app.x SET a = 1; END",
         "BEGIN IF 1 = 1 THEN MERGE INTO vendor.app.x USING old ON x.a = old.a WHEN MATCHED THEN DELETE; END IF; END",
@@ -368,6 +369,24 @@ def test_what_would_take_effect_at_once_is_refused(spark: SparkSession, text: st
         spark.sql(text)
     assert rows(spark, "SELECT * FROM t") == [(0,), (1,), (2,)]
     assert rows(spark, "SELECT * FROM old") == [(1,)]
+
+
+@pytest.mark.parametrize("name", ["t", "old"])
+@pytest.mark.parametrize("alias", ["", " AS x"])
+@pytest.mark.parametrize("change", ["DELETE FROM {} WHERE a = 1", "UPDATE {} SET a = 5"])
+@pytest.mark.usefixtures("staged")
+def test_that_rows_of_a_session_table_do_not_change_is_said_by_spark(
+    spark: SparkSession, change: str, alias: str, name: str
+) -> None:
+    with pytest.raises((AnalysisException, UnsupportedOperationException), match="does not support"):
+        spark.sql(change.format(name + alias))
+
+
+@pytest.mark.usefixtures("staged")
+def test_that_a_table_of_several_is_not_there_is_said_by_spark(spark: SparkSession) -> None:
+    with pytest.raises(AnalysisException, match="TABLE_OR_VIEW_NOT_FOUND"):
+        spark.sql("FROM old INSERT INTO t SELECT a INSERT INTO nowhere SELECT a")
+    assert rows(spark, "SELECT * FROM t") == [(0,), (1,), (2,)]
 
 
 @pytest.fixture

@@ -85,7 +85,8 @@ class Answers(JavaCallable):
         node = WriteNode.of(facts)
         routed, decision = self._decider.create(node, PlanNames(facts))
         statement = f"CREATE TABLE{' AS SELECT' if node.node.endswith('AsSelect') else ''}"
-        self._refuse_outside(routed, f"{statement} of a table that twophase does not write,", node.parts)
+        using = f" (USING {node.provider})" if node.provider else ""
+        self._refuse_outside(routed, f"{statement} of a table that twophase does not write{using},", node.parts)
         if decision is None or not decision.target.via_session_catalog:
             return None
         answer = {"parts": _full(decision.target), "reserved": sorted(RESERVED), "plain": PLAIN}

@@ -302,9 +302,16 @@ class Targets:
             )
         partition = {column: given[column.lower()] for column in named}
         is_whole = partition and len(partition) == len(facts.partition_columns)
-        if is_whole and not self.is_staged(target) and not self.partition_exists(target, partition):
+        if is_whole and not self._has_partition(target, partition):
             raise CatalogError(f"{target.path} has no partition {partition}.", path=target.path)
         return partition
+
+    def _has_partition(self, target: Target, partition: Mapping[str, str | None]) -> bool:
+        """Return whether a partition exists; also one without rows, unless the surrounding transaction has made it."""
+        if self.partition_exists(target, partition):
+            return True
+        path = target.path
+        return self.redefined(target) is None and self.names.partition_exists(path.database, path.name, partition)
 
     def has_rows(self, target: Target, values: Mapping[str, str | None]) -> bool:
         """Return whether a table has rows in a partition, given by a value for each column as in a directory name."""

@@ -112,8 +112,7 @@ public final class Names extends SessionRule {
             return;  // It is decided as a write.
         }
         Map facts = facts("command", kind);
-        LogicalPlan name = nameBelow(plan);
-        place(facts, name == null ? null : parts(name));
+        place(facts, namedBelow(plan));
         facts.put("saves", Boolean.valueOf(context.getLocalProperty(HINTS) != null));
         facts.put("temporary", Boolean.valueOf(isTemporary(plan)));
         facts.put("pattern", has(plan, "pattern") ? text(get(plan, "pattern")) : null);

@@ -38,6 +38,7 @@ public final class Nodes {
     public static final String STAGING = "__twophase_";
     /** What changes something, or runs statements, although Spark calls it neither a command nor a statement. */
     public static final List COMMANDS = list("AutoCdcInto", "Call", "CompoundBody", "CreateTable", "InsertIntoDir");
+    private static final List CHANGES_ROWS = list("DeleteFromTable", "UpdateTable", "MergeIntoTable");
     private static final ObjectMapper JSON = new ObjectMapper();
 
     private Nodes() {}
@@ -71,6 +72,30 @@ public final class Nodes {
             }
         }
         return null;
+    }
+
+    /** The name that a command refers to, as parts; null if it has none. */
+    public static List namedBelow(LogicalPlan plan) {
+        if (CHANGES_ROWS.contains(kind(plan))) {
+            return changed(plan);
+        }
+        LogicalPlan name = nameBelow(plan);
+        return name == null ? null : parts(name);
+    }
+
+    /** The name of the table whose rows are changed, which may have an alias, or be resolved already. */
+    private static List changed(LogicalPlan plan) {
+        LogicalPlan table = (LogicalPlan) children(plan).iterator().next();
+        List resolved = null;
+        while (table instanceof SubqueryAlias) {
+            AliasIdentifier alias = ((SubqueryAlias) table).identifier();
+            if (!alias.qualifier().isEmpty()) {
+                resolved = new ArrayList((List) listed(alias.qualifier()));
+                resolved.add(alias.name());
+            }
+            table = ((SubqueryAlias) table).child();
+        }
+        return partsName(table) == null ? resolved : parts(table);
     }
 
     /** Whether a plan is a FROM ... INSERT ... INSERT ... */

@@ -65,7 +65,11 @@ public final class Take extends WriteRule {
         int ours = 0;
         List children = children(union);
         for (Iterator all = children.iterator(); all.hasNext();) {
-            ours += isOurs((LogicalPlan) all.next()) ? 1 : 0;
+            LogicalPlan write = (LogicalPlan) all.next();
+            if (has(write, "table") && kind(get(write, "table")).equals("UnresolvedRelation")) {
+                return false;  // Spark says that there is no such table.
+            }
+            ours += isOurs(write) ? 1 : 0;
         }
         if (ours == 0 || children.size() < 2) {
             return false;
