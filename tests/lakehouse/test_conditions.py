@@ -169,7 +169,7 @@ def test_rows_that_a_block_has_written_itself_are_not_deleted_in_it(shop: Shop, 
         shop.sql("CREATE TABLE @made AS SELECT 7L AS id")
         for name in ("t", "made"):
             with pytest.raises(AtomicityNotSupportedError, match=rf"{name}: rows that this transaction itself"):
-                shop.sql(f"DELETE FROM @{name} WHERE {condition}")
+                shop.sql(f"DELETE FROM @{name} AS x WHERE {condition}")
     assert (shop.rows("t"), shop.rows("made")) == ([(0,), (1,), (2,), (7,)], [(7,)])
 
 

@@ -22,11 +22,11 @@ _PACKAGE = "twophase"
 
 #: The source that another one depends on.
 _BELOW = {
-    "Routing": "Exchange",
-    "Exchange": "Take",
-    "Take": "Bring",
-    "Bring": "Names",
-    "Names": "WriteRule",
+    "Routing": "ReplaceInsertCommands",
+    "ReplaceInsertCommands": "ClaimInserts",
+    "ClaimInserts": "RouteNewColumns",
+    "RouteNewColumns": "RouteNames",
+    "RouteNames": "WriteRule",
     "WriteRule": "SessionRule",
     "SessionRule": "StagedTables",
     "StagedTables": "InsertTarget",

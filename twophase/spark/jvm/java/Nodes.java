@@ -330,7 +330,7 @@ public final class Nodes {
     }
 
     public static String scopeOfFiles(LogicalPlan command) {
-        // Take has turned it into an append.
+        // ClaimInserts has turned it into an append.
         TreeNode overwrite = with(command, "mode", SaveMode.Overwrite);
         Method method = method(command.getClass(), "dynamicPartitionOverwrite");
         boolean isDynamic = Boolean.TRUE.equals(call(method, overwrite, new Object[0]));

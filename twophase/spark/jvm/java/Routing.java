@@ -15,19 +15,20 @@ import org.apache.spark.sql.classic.SparkSession;
 /**
  * The rules by which the analyser of one session routes statements to twophase.
  *
- * Names runs before any name is resolved; Bring, Take and Exchange run after that, around the rules that check INSERTs and
- * turn them into commands. Python decides; it is called once for each node that writes, with the node's facts as JSON.
+ * RouteNames runs before any name is resolved; RouteNewColumns, ClaimInserts and ReplaceInsertCommands run after that,
+ * around the rules that check INSERTs and turn them into commands. Python decides; it is called once for each node that
+ * writes, with the node's facts as JSON.
  */
 public final class Routing {
     private static final String SINGLE_PASS = "spark.sql.analyzer.singlePassResolver.";
 
     private final SparkSession session;
     private final Analyzer analyzer;
-    private final Names names;
+    private final RouteNames names;
     private final StagedTables tables;
     private final List installed = new ArrayList();
 
-    private Routing(SparkSession session, Names names, StagedTables tables) {
+    private Routing(SparkSession session, RouteNames names, StagedTables tables) {
         this.session = session;
         this.analyzer = session.sessionState().analyzer();
         this.names = names;
@@ -58,7 +59,7 @@ public final class Routing {
         }
     }
 
-    /** Adds the rules after those of other extensions; Take before Spark's own that turn statements into commands. */
+    /** Adds the rules after those of other extensions; ClaimInserts before Spark's own that make commands of statements. */
     private void install(boolean readsPathsByName) throws Exception {
         List before = rules("hintResolutionRules");
         before.add(added(names));
@@ -69,9 +70,9 @@ public final class Routing {
             put("extendedResolutionRules", relations);
         }
         List after = rules("postHocResolutionRules");
-        after.add(place(after, "PreprocessTableInsertion"), added(new Bring(names)));
-        after.add(place(after, "DataSourceAnalysis"), added(new Take(names)));
-        after.add(added(new Exchange(names)));
+        after.add(place(after, "PreprocessTableInsertion"), added(new RouteNewColumns(names)));
+        after.add(place(after, "DataSourceAnalysis"), added(new ClaimInserts(names)));
+        after.add(added(new ReplaceInsertCommands(names)));
         put("postHocResolutionRules", after);
     }
 
@@ -119,7 +120,7 @@ public final class Routing {
         public Object install(BiFunction python, SparkSession session, List catalogs, String catalog, List providers,
                 boolean readsPathsByName) throws Exception {
             StagedTables tables = new StagedTables(session.sparkContext());
-            Names names = new Names(python, session, tables, new HashSet(catalogs), catalog, new HashSet(providers));
+            RouteNames names = new RouteNames(python, session, tables, new HashSet(catalogs), catalog, new HashSet(providers));
             Routing routing = new Routing(session, names, tables);
             routing.install(readsPathsByName);
             return routing;

@@ -7,12 +7,12 @@ import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 
 /** Writes a table by its name in our catalog if it says that its rows may bring columns, before Spark counts them. */
-public final class Bring extends WriteRule {
+public final class RouteNewColumns extends WriteRule {
     private static final String MERGES_SCHEMA = "twophase.merge_schema";
 
-    private final Names names;
+    private final RouteNames names;
 
-    public Bring(Names names) {
+    public RouteNewColumns(RouteNames names) {
         super(names);
         this.names = names;
     }

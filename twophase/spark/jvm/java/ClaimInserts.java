@@ -17,8 +17,8 @@ import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 
 /** Asks Python who writes an INSERT, before Spark turns it into a command; in a transaction, checks its reads. */
-public final class Take extends WriteRule {
-    public Take(SessionRule other) {
+public final class ClaimInserts extends WriteRule {
+    public ClaimInserts(SessionRule other) {
         super(other);
     }
 
@@ -133,7 +133,7 @@ public final class Take extends WriteRule {
         return append("byPosition", plan, (LogicalPlan) get(plan, "query"), scope(new HashMap(), isPartitioned));
     }
 
-    /** Refuses to read the former rows of a staged table, by a relation that Names has not seen. */
+    /** Refuses to read the former rows of a staged table, by a relation that RouteNames has not seen. */
     private void guard(LogicalPlan plan, Set seen) {
         if (!seen.add(plan)) {
             return;

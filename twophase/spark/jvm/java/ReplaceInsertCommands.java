@@ -20,8 +20,8 @@ import org.apache.spark.sql.types.StructField;
 import scala.Option;
 
 /** Replaces the command that Spark has created from an INSERT with twophase's write, and allows SET NOT NULL. */
-public final class Exchange extends WriteRule {
-    public Exchange(SessionRule other) {
+public final class ReplaceInsertCommands extends WriteRule {
+    public ReplaceInsertCommands(SessionRule other) {
         super(other);
     }
 

@@ -28,7 +28,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import scala.Option;
 
 /** Renames the targets of statements, and inside a transaction their sources, to names in a twophase catalog. */
-public final class Names extends SessionRule {
+public final class RouteNames extends SessionRule {
     private static final String LOGICAL = "org.apache.spark.sql.catalyst.plans.logical.";
     private static final String HINTS = "twophase.hints";
     private static final String BRINGS = "\"brings_columns\": true";
@@ -49,7 +49,7 @@ public final class Names extends SessionRule {
     /** A node that was routed. */
     private static final TreeNodeTag ROUTED = new TreeNodeTag("twophase.routed");
 
-    public Names(BiFunction python, SparkSession session, StagedTables tables, Set catalogs, String catalog, Set providers) {
+    public RouteNames(BiFunction python, SparkSession session, StagedTables tables, Set catalogs, String catalog, Set providers) {
         super(python, session, tables, catalogs, catalog, providers);
     }
 
