@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from twophase.catalog.spark_columns import SPARK_FIELD, declared_type, spark_field
+from twophase.catalog.spark_columns import SPARK_FIELD, collated_types, declared_type, spark_field
 from twophase.catalogs.jdbc import defaults, options
 from twophase.catalogs.jdbc.database import Column, Database
 from twophase.config.settings import nearest
@@ -22,6 +22,8 @@ from twophase.model import ObjectPath, TableDefinition
 
 _MARK = "\n[twophase] "
 _COMMENT = b"comment"
+#: Prefixes of Spark types that are numbers, bytes or plain text in Arrow, and would be read back as those.
+_FOREIGN = ("interval", "geo", "variant", "string collate")
 
 
 @dataclass(frozen=True)
@@ -155,12 +157,12 @@ def _own_types(path: ObjectPath, definition: TableDefinition) -> dict[str, str]:
 
 
 def _type_of(path: ObjectPath, column: pa.Field, database: Database) -> str:
-    said = declared_type(spark_field(column))
+    described = spark_field(column)
+    said = next(iter(collated_types(described)), None) or declared_type(described)
     if isinstance(said, str):
         if said.startswith(("char(", "varchar(")) and database.title != "SQLite":
             return said
-        # Both are numbers in Arrow, and would be read back as numbers.
-        found = None if said.startswith(("interval", "geo", "variant")) else database.column_type(column)
+        found = None if said.startswith(_FOREIGN) else database.column_type(column)
     else:
         found = database.column_type(column)
     if found is None:

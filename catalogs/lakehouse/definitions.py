@@ -22,7 +22,7 @@ from pyiceberg.transforms import (
 )
 from pyiceberg.transforms import Transform as IcebergTransform
 
-from twophase.catalog.spark_columns import spark_field
+from twophase.catalog.spark_columns import collated_types, spark_field
 from twophase.catalogs.lakehouse import sorting
 from twophase.catalogs.lakehouse.transforms import TIMES
 from twophase.config.settings import nearest
@@ -187,8 +187,13 @@ def check_types(path: ObjectPath, schema: pa.Schema) -> None:
 def _foreign(column: pa.Field) -> str | None:
     """A Spark type in a column without a counterpart in Iceberg; None if there is none."""
     described = spark_field(column)
-    found = list(_atoms(described["type"])) if described else []
+    found = _types_of(described) if described else ()
     return next((kind for kind in found if kind.startswith(_FOREIGN) or kind == "udt"), None)
+
+
+def _types_of(field: Mapping[str, Any]) -> Iterator[str]:
+    yield from collated_types(field)
+    yield from _atoms(field["type"])
 
 
 def _atoms(kind: Any) -> Iterator[str]:
@@ -196,7 +201,7 @@ def _atoms(kind: Any) -> Iterator[str]:
         yield kind
     elif kind["type"] == "struct":
         for field in kind["fields"]:
-            yield from _atoms(field["type"])
+            yield from _types_of(field)
     elif kind["type"] == "udt":
         yield "udt"
     else:

@@ -57,7 +57,7 @@ def plan_alter(
         "property_changes": {**document.get("property_changes", {}), **wanted},
         # Rows are added to any partition, and none are replaced: no other may publish to the table meanwhile.
         "changes": Changes(written=None).to_document(),
-        **_columns(path, document, changes, is_written=_has_written(context.base)),
+        **_columns(path, document, changes, context),
     }
 
 
@@ -66,19 +66,27 @@ def _has_written(base: Mapping[str, Any] | None) -> bool:
     return base is not None and base["purpose"] != Purpose.ALTER_TABLE.value
 
 
-def _columns(path: ObjectPath, document: Document, changes: Sequence[TableChange], *, is_written: bool) -> Document:
+def _columns(path: ObjectPath, document: Document, changes: Sequence[TableChange], context: WriteContext) -> Document:
     """The schema after the changes."""
     before = IcebergSchema.model_validate(document["schema"])
     spec, order = PartitionSpec.model_validate(document["spec"]), SortOrder.model_validate(document["sort_order"])
     now = keyed(from_iceberg(before, highest_field_id=document["highest_field_id"]), spec)
 
-    # Spark itself makes no column NOT NULL. Rows that others add until the publish might have NULL in it.
-    found = alterations.converted(path, now, alterations.of_columns(changes), lambda _: False)
+    def refuse_not_null(_: int) -> bool:
+        raise AtomicityNotSupportedError(
+            f"No column of {path} can become NOT NULL in a transaction: rows that others add until the commit might "
+            "have NULL in it; nothing was changed.",
+            path=path,
+            transaction_id=context.transaction_id,
+            hint="Change it before or after the transaction.",
+        )
+
+    found = alterations.converted(path, now, alterations.of_columns(changes), refuse_not_null)
     schema = apply_changes(now, found, promotion=alterations.ONLY_EXACT)
     alterations.keep_sorted(path, before, order, schema)
     to_iceberg(schema).check_format_version_compatibility(2)
     definitions.arrow_of(to_iceberg(schema), schema.highest_field_id)
-    older = [document["schema"]] if is_written and not schema.same_as(now) else []
+    older = [document["schema"]] if _has_written(context.base) and not schema.same_as(now) else []
     return {
         "schema": {**iceberg_document(to_iceberg(schema)), "schema-id": before.schema_id},
         "highest_field_id": schema.highest_field_id,

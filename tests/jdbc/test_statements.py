@@ -158,6 +158,18 @@ def test_inserts_add_and_overwrite_all_or_nothing(shop: Shop) -> None:
     assert levels() == {Level.ATOMIC}
 
 
+def test_a_text_with_a_collation_is_refused_as_it_would_be_read_back_without(shop: Shop) -> None:
+    """A condition would compare it by other rules than before."""
+    for rest in ("(name STRING COLLATE UNICODE_CI)", "AS SELECT 'a' COLLATE UNICODE_CI AS name"):
+        with pytest.raises(CatalogError, match="string collate UNICODE_CI"):
+            shop.sql(f"CREATE TABLE @daily {rest}")
+    shop.sql("CREATE TABLE @daily (name STRING)")
+    shop.sql("INSERT INTO @daily SELECT 'a' COLLATE UNICODE_CI")
+    rows = shop.spark.sql("SELECT 'b' COLLATE UNICODE_CI AS name")
+    twophase.create_table_as(rows, shop.catalog, (DATABASE, "daily"), purpose=Purpose.INSERT_INTO)
+    assert shop.rows("daily") == [("a",), ("b",)]
+
+
 def test_rows_that_another_program_adds_after_they_were_read_are_not_overwritten(shop: Shop) -> None:
     shop.sql("CREATE TABLE @daily AS SELECT id FROM range(2)")
     name = shop.place.name(ObjectPath.of(DATABASE, "daily"))

@@ -137,6 +137,8 @@ def test_a_struct_of_which_a_file_has_no_field_is_still_there(shop: Shop) -> Non
         "ALTER COLUMN nullable SET NOT NULL",
         "DROP COLUMNS (name, nowhere)",
         "SET TBLPROPERTIES ('format-version' = '3')",
+        "SET LOCATION '/elsewhere'",
+        "DEFAULT COLLATION UNICODE_CI",
         "SET TBLPROPERTIES ('twophase.promotion' = 'wide')",
         "SET TBLPROPERTIES ('twophase.on_cast_failure' = 'null')",
     ],

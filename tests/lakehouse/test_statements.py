@@ -27,7 +27,7 @@ from twophase import failpoints
 from twophase.catalogs.lakehouse.inspecting import INSPECTIONS
 from twophase.errors import CatalogError, TransactionAborted, WriteConflictError
 from twophase.failpoints import FailpointError
-from twophase.model import Level
+from twophase.model import Level, Purpose
 from twophase.spark.connector.table import TableProxy
 
 spark40_first_cases = True
@@ -136,12 +136,49 @@ def test_every_type_makes_the_round_trip(shop: Shop) -> None:
 
 @pytest.mark.parametrize(
     ("expression", "word"),
-    [("INTERVAL '1' DAY", "interval"), ("NULL", "void"), ("INTERVAL '1' MONTH", "interval"), ("array(NULL)", "void")],
+    [
+        ("INTERVAL '1' DAY", "interval"),
+        ("NULL", "void"),
+        ("INTERVAL '1' MONTH", "interval"),
+        ("array(NULL)", "void"),
+        ("'a' COLLATE UNICODE_CI", "string collate UNICODE_CI"),
+        ("named_struct('a', array('a' COLLATE UTF8_LCASE))", "string collate UTF8_LCASE"),
+    ],
 )
 def test_a_type_that_iceberg_lacks_is_refused_before_any_job(shop: Shop, expression: str, word: str) -> None:
     with pytest.raises(CatalogError, match=word):
         shop.sql(f"CREATE TABLE @t AS SELECT {expression} AS x, raise_error('a job ran') AS y")
     assert shop.lake.files() == set()
+
+
+def test_texts_with_a_collation_are_added_to_plain_ones(shop: Shop) -> None:
+    rows = "SELECT 'a' COLLATE UNICODE_CI AS x"
+    shop.sql("CREATE TABLE @t (x STRING)")
+    shop.sql(f"INSERT INTO @t {rows}")
+    shop.spark.sql(rows).writeTo(shop.name("t")).option("mergeSchema", "true").append()
+    twophase.create_table_as(shop.spark.sql(rows), "lake", (DATABASE, "t"), purpose=Purpose.INSERT_INTO)
+    assert shop.read("SELECT * FROM @t") == [("a",)] * 3
+    with pytest.raises(CatalogError, match="string collate UNICODE_CI"):
+        more = shop.spark.sql("SELECT 'a' AS x, 'b' COLLATE UNICODE_CI AS more")
+        more.writeTo(shop.name("t")).option("mergeSchema", "true").append()
+
+
+@pytest.mark.parametrize(
+    ("statement", "word"),
+    [
+        ("CREATE TABLE @u (id INT, twice INT GENERATED ALWAYS AS (id * 2))", "does not support generated columns"),
+        ("ALTER TABLE @t ADD CONSTRAINT positive CHECK (id > 0)", "does not support"),
+        ("CREATE TABLE @u (id INT PRIMARY KEY)", "does not support"),
+        ("CREATE TABLE @u (id BIGINT GENERATED ALWAYS AS IDENTITY)", "(?i)identity"),
+        ("CREATE TABLE @u (name STRING COLLATE UNICODE_CI)", "string collate UNICODE_CI"),
+        ("CREATE TABLE @u (name STRING) DEFAULT COLLATION UNICODE_CI", "string collate UNICODE_CI"),
+    ],
+)
+def test_what_iceberg_lacks_is_refused_in_the_words_of_spark_or_ours(shop: Shop, statement: str, word: str) -> None:
+    shop.sql("CREATE TABLE @t AS SELECT 1L AS id")
+    with pytest.raises((PySparkException, CatalogError), match=word):
+        shop.sql(statement)
+    assert [row.tableName for row in shop.sql(f"SHOW TABLES IN lake.{DATABASE}").collect()] == ["t"]
 
 
 @pytest.mark.promise("types", "partition values are Iceberg's own", detail=True)

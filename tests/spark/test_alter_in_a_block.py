@@ -114,12 +114,14 @@ def test_what_a_block_cannot_alter_is_refused(spark: SparkSession) -> None:
     with twophase.transaction(spark):
         spark.sql(f"INSERT INTO {table} VALUES (NULL, 'y')")
         for change in (
-            *("DROP COLUMN nowhere", "ALTER COLUMN id SET NOT NULL", "ALTER COLUMN id TYPE INT"),
+            *("DROP COLUMN nowhere", "ALTER COLUMN id TYPE INT", "SET LOCATION '/elsewhere'"),
             *("SET TBLPROPERTIES ('format-version' = '1')", "SET TBLPROPERTIES ('sort-order' = 'id')"),
             *("ADD COLUMN name INT", "RENAME COLUMN id TO name", "RENAME TO ice.db.elsewhere"),
         ):
             with pytest.raises((AnalysisException, TwoPhaseError)):
                 spark.sql(f"ALTER TABLE {table} {change}")
+        with pytest.raises(AtomicityNotSupportedError, match="NOT NULL in a transaction"):
+            spark.sql(f"ALTER TABLE {table} ALTER COLUMN name SET NOT NULL")
         assert columns(spark, table) == before
         spark.sql(f"DROP TABLE {table}")
         with pytest.raises((AnalysisException, TwoPhaseError)):

@@ -12,6 +12,8 @@ import pyarrow as pa
 SPARK_FIELD = b"SPARK:field"
 #: The metadata key in which Spark stores the length of a CHAR or VARCHAR that it treats as a string.
 CHAR_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
+#: The metadata key in which Spark stores the collations of texts, by their paths below the field.
+_COLLATIONS = "__COLLATIONS"
 
 
 def spark_field(column: pa.Field) -> dict[str, Any]:
@@ -33,3 +35,17 @@ def declared_type(field: Mapping[str, Any]) -> Any:
         Spark's JSON of the column.
     """
     return field.get("metadata", {}).get(CHAR_VARCHAR) or field.get("type")
+
+
+def collated_types(field: Mapping[str, Any]) -> list[str]:
+    """Return the types of a column's texts with a collation, which the JSON of a schema keeps beside the types.
+
+    Those in a struct are noted at the fields of the struct.
+
+    Parameters
+    ----------
+    field : mapping
+        Spark's JSON of the column, or of a field of a struct.
+    """
+    named = field.get("metadata", {}).get(_COLLATIONS, {}).values()
+    return [f"string collate {name.rpartition('.')[2]}" for name in named]

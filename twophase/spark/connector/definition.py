@@ -23,6 +23,8 @@ OPTION = "option."
 PLAIN = "twophase.property."
 _HIVE = {"hive.serde": "serde", "hive.input-format": "input_format", "hive.output-format": "output_format"}
 _STORED_AS = "hive.stored-as"
+#: What Spark's ALTER TABLE passes as properties, and does to session tables only.
+_OF_THE_SESSION = {"location": "SET LOCATION", "collation": "DEFAULT COLLATION"}
 #: Keys that Spark itself adds to the properties, and that are not properties of the user.
 RESERVED = frozenset(
     {"provider", "location", "comment", "owner", "external", "is_managed_location", "table_type", _STORED_AS, *_HIVE}
@@ -299,6 +301,8 @@ def _position(position: Any) -> dict[str, str]:
 
 def _set_property(change: Any) -> TableChange:
     key, value = str(change.property()), str(change.value())
+    if key in _OF_THE_SESSION:
+        raise CatalogError(f"ALTER TABLE: {_OF_THE_SESSION[key]} is not supported.")
     if key == "comment":
         return TableChange("set_comment", (), {"comment": value})
     return TableChange("set_property", (), {"key": key, "value": value})

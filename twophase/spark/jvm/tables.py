@@ -79,7 +79,7 @@ def catalog_capabilities(jvm: Jvm, *names: str) -> Any:
 
 def _enum_set(jvm: Jvm, class_name: str, names: tuple[str, ...]) -> Any:
     kind = jvm.kind(class_name)
-    return jvm.once((class_name, *names), lambda: values.java_set(jvm, (kind.valueOf(name) for name in names)))
+    return jvm.once(("set", class_name, *names), lambda: values.java_set(jvm, (kind.valueOf(name) for name in names)))
 
 
 def transforms(jvm: Jvm, transforms: Sequence[tuple[str, Sequence[str], Sequence[Any]]]) -> Any:
