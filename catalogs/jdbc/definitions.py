@@ -175,14 +175,21 @@ def _type_of(path: ObjectPath, column: pa.Field, database: Database) -> str:
     return found
 
 
-def as_read(definition: TableDefinition) -> TableDefinition:
-    """A definition whose CHAR and VARCHAR columns are strings, as Spark reads them from a published table."""
-    return replace(definition, schema=pa.schema([_as_read(column) for column in definition.schema]))
+def as_read(definition: TableDefinition, columns: Sequence[Column] = ()) -> TableDefinition:
+    """A definition as Spark reads it from a published table.
+
+    Its CHAR and VARCHAR columns are strings; those that the database already has are of the types that it gave them: a
+    TINYINT is a smallint in PostgreSQL.
+    """
+    there = {column.name: column.arrow for column in columns}
+    return replace(definition, schema=pa.schema([_as_read(f, there.get(f.name, f.type)) for f in definition.schema]))
 
 
-def _as_read(column: pa.Field) -> pa.Field:
+def _as_read(column: pa.Field, there: pa.DataType) -> pa.Field:
     kind = declared_type(spark_field(column))
-    if not (isinstance(kind, str) and kind.startswith(("char(", "varchar("))):
+    is_text = isinstance(kind, str) and kind.startswith(("char(", "varchar("))
+    column = column.with_type(there)
+    if not is_text:
         return column
     kept = {key: value for key, value in (column.metadata or {}).items() if key != SPARK_FIELD}
     return column.with_metadata(kept or None)
@@ -202,5 +209,5 @@ def _default(path: ObjectPath, column: pa.Field, database: Database) -> str:
     sql = defaults.given(column)
     if sql is None or defaults.is_null(sql):
         return ""
-    defaults.checked(path, _as_read(column), sql)
+    defaults.checked(path, _as_read(column, column.type), sql)
     return f" DEFAULT {defaults.in_database(sql, column.type, database)}"

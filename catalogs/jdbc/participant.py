@@ -280,7 +280,7 @@ class JdbcParticipant(Member):
         pinned = self.document["pinned" if self.effect == RENAME else "seen"]
         guards = {self.source: Version.seen(pinned)} if self.document.get("pins_reads") else {}
         reader = JdbcReader(self.store, tables, columns, guards)
-        return ReadSource("batches", definition=definitions.as_read(self.definition), reader=reader)
+        return ReadSource("batches", definition=definitions.as_read(self.definition, columns), reader=reader)
 
     def _not_yet(self, what: str, hint: str) -> AtomicityNotSupportedError:
         message = f"{self.path} {what}"

@@ -116,6 +116,22 @@ def test_create_is_seen_at_the_publish_and_not_before(shop: Shop) -> None:
     assert (described["id"], described["name"], described["Comment"]) == ("bigint", "string", "by day")
 
 
+@pytest.mark.promise("blocks", "a table that the block makes in a database is read as the published one", detail=True)
+def test_a_block_reads_what_it_has_made_in_the_types_that_the_database_has_for_it(shop: Shop) -> None:
+    """A TINYINT is a smallint in PostgreSQL, and column_types chooses any other."""
+    made = "SELECT CAST(1 AS TINYINT) AS tiny, 2L AS number, TIMESTAMP '2024-02-29 12:00:00.5' AS seen"
+    options = "OPTIONS (column_types 'number NUMERIC(20, 2)')"
+    with twophase.transaction(shop.spark):
+        shop.sql(f"CREATE TABLE @daily {options} AS {made}")
+        shop.sql(f"INSERT INTO @daily {made}")
+        inside = shop.sql("SELECT * FROM @daily WHERE tiny < 100")
+        seen, schema = ordered(map(tuple, inside.collect())), inside.schema
+        shop.sql("CREATE TABLE @copy AS SELECT * FROM @daily")
+    after = shop.sql("SELECT * FROM @daily")
+    assert seen == ordered(map(tuple, after.collect())) == shop.read("SELECT * FROM @copy")
+    assert (len(seen), schema) == (2, after.schema)
+
+
 @pytest.mark.promise("databases", "`REPLACE`, `saveAsTable` in mode overwrite, with any columns: atomic")
 @pytest.mark.parametrize("door", ["sql", "saveAsTable", "writeTo", "create_table_as"])
 def test_replace_is_one_step_and_may_read_the_old_table(shop: Shop, door: str) -> None:
