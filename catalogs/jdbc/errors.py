@@ -55,9 +55,14 @@ _HINTS: tuple[tuple[str, str], ...] = (
         "This server takes no writes, as a replica does: name the one that does in the url.",
     ),
     (
+        r"permission denied for table \S*_published\b|(select|insert|update|delete) command denied .*_published\b",
+        "Roles that share a schema need SELECT on this table, to read in a block, and to write INSERT, UPDATE and "
+        "DELETE, too: its owner can grant them.",
+    ),
+    (
         r"permission denied|must be owner|command denied|access denied|\b1142\b|\b1044\b|\b1227\b|\b42501\b|readonly",
-        "The role needs CREATE on the schema, and to own the tables that it replaces; or set staging_schema to a "
-        "schema where it may create tables.",
+        "The role needs CREATE on the schema, and to own the tables that it replaces (MariaDB, MySQL: SELECT, INSERT, "
+        "UPDATE, DELETE, CREATE, DROP, ALTER and INDEX); or set staging_schema to a schema where it may create tables.",
     ),
     (
         r"no space left|could not extend file|disk.*full|is full|disk quota|\b53100\b|\b1114\b|\b1021\b",

@@ -62,7 +62,7 @@ class JdbcParticipant(Member):
 
     def begin(self) -> None:
         with step(STAGE):
-            self.document["store"] = self.store.make_published(self.home, self.path)
+            self.document["store"] = self.store.make_published(self.home, self.path, self.transaction_id)
             with self.begin_transaction() as connection:
                 self._stage(connection)
 
@@ -74,6 +74,9 @@ class JdbcParticipant(Member):
         if self.store.was_published(connection, self.home, self.key):
             return
         self._check_free(connection)
+        if not self.store.database.ddl_in_transaction:
+            # A role that may not drop tables could stage one, and then neither publish it nor roll it back.
+            self.store.database.drop(connection, place.done)
         if place.ledger.name not in there:
             with step(STAGE_LEDGER):
                 self.store.make_ledger(connection, place, self._stamp())

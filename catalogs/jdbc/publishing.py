@@ -12,7 +12,7 @@ still in progress; if that takes too long, the outcome is unknown.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
@@ -88,7 +88,8 @@ def publish(store: Store, members: Sequence[Member]) -> None:
         first.check_identity(connection)
         waiting = [member for member in members if not _is_published(connection, member)]
         for member in waiting:
-            _lock_and_check(store, connection, member, last=renaming is None)
+            with _told_of(member):
+                _lock_and_check(store, connection, member, last=renaming is None)
         if waiting and renaming is not None:
             _rename(renaming, connection, waiting)
             return
@@ -97,13 +98,19 @@ def publish(store: Store, members: Sequence[Member]) -> None:
             return
         _give_names(store, connection, waiting)
         for member in waiting:
-            _apply(member, connection)
+            with _told_of(member):
+                _apply(member, connection)
             if store.database.ddl_in_transaction:
                 for table in (member.place.staging, member.place.ledger):
                     store.database.drop(connection, table)
         # Last, and in a fixed order: from here on, other publishes into these tables wait for this one.
         for member in sorted(waiting, key=lambda member: store.target_key(member.path)):
             store.record_published(connection, member.home, member.key, member.path)
+
+
+def _told_of(member: Member) -> AbstractContextManager[None]:
+    """The database's errors are told as those of this table, and not of the first one that is published with it."""
+    return errors.speaking(member.store.settings, path=member.path, transaction_id=member.transaction_id)
 
 
 def _lock_and_check(store: Store, connection: sa.Connection, member: Member, *, last: bool) -> None:

@@ -277,7 +277,7 @@ class Store:
 
     # -- published participants ----------------------------------------------------------------------------------
 
-    def make_published(self, home: str, target: ObjectPath) -> str:
+    def make_published(self, home: str, target: ObjectPath, transaction_id: str) -> str:
         """Create the table of published participants if it does not exist; several processes may do so concurrently.
 
         Returns
@@ -286,8 +286,9 @@ class Store:
             The identity of the database, created together with the table.
         """
         table = self.published(home)
+        of: dict[str, Any] = {"path": target, "transaction_id": transaction_id}
         for attempt in (1, 2, 3):
-            with self.begin(home) as connection:
+            with self.begin(home, **of) as connection:
                 if self.database.table_kind(connection, table) is not None:
                     break
             try:
@@ -296,22 +297,26 @@ class Store:
                     self.database.create_index(connection, table, "target")
             except DBAPIError as error:
                 if attempt == 3:
-                    raise errors.failed(error, self.settings, path=table) from None
-        self._make_row(home, _VERSION + self.target_key(target), self.target_key(target))
-        return self._make_row(home, _IDENTITY, secrets.token_hex(16))
+                    raise errors.failed(error, self.settings, **of) from None
+        self._make_row(home, _VERSION + self.target_key(target), self.target_key(target), of)
+        return self._make_row(home, _IDENTITY, secrets.token_hex(16), of)
 
-    def _make_row(self, home: str, key: str, value: str) -> str:
+    def _make_row(self, home: str, key: str, value: str, of: Mapping[str, Any]) -> str:
         """Create a row unless it already exists, and return its value, whoever created it."""
         table = self.published_table(home)
         for _ in range(3):
-            with self.begin(home) as connection:
+            with self.begin(home, **of) as connection:
                 found = connection.scalar(sa.select(table.c.target).where(table.c.participant == key))
                 if found is not None:
                     return str(found)
             row = {"participant": key, "target": value, "since": 0.0}
-            with suppress(IntegrityError), self.engine(home).begin() as connection:
+            with (
+                errors.speaking(self.settings, **of),
+                suppress(IntegrityError),
+                self.engine(home).begin() as connection,
+            ):
                 connection.execute(sa.insert(table).values(**row))
-        raise CatalogError(f"{self.published(home).name} of {home} does not keep its row {key}.", path=home)
+        raise CatalogError(f"{self.published(home).name} of {home} does not keep its row {key}.", **of)
 
     def identity(self, connection: sa.Connection, home: str) -> str | None:
         """Identity that distinguishes this database from another of its name; None if nothing was ever staged in it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from tests.jdbc.places import Place, open_jdbc, ordered
 from tests.jdbc.statements import ROWS, SCHEMA, offer, run, stage, table
 from tests.project.source import ROOT
 from tests.servers import free_port
-from twophase.catalogs.jdbc import JdbcCatalog
+from twophase.catalogs.jdbc import JdbcCatalog, publishing
 from twophase.catalogs.jdbc.options import read
 from twophase.errors import CatalogError, ConfigurationError, WriteConflictError
 from twophase.model import ObjectPath, Outcome, Purpose
@@ -164,6 +165,75 @@ def test_a_role_without_create_is_told_before_any_job(request: pytest.FixtureReq
     assert place.hidden("closed") == []
     catalog.close()
     place.execute("DROP SCHEMA closed CASCADE")
+
+
+@pytest.fixture
+def guest(place: Place, database: str) -> Iterator[str]:
+    """The URL of a role that has no rights yet, and may log in."""
+    if place.kind == "mariadb":
+        place.execute("DROP USER IF EXISTS guest@'%'")
+        place.execute(f"CREATE USER guest@'%' IDENTIFIED BY '{SECRET}'")
+        yield url_of(place, username="guest", password=SECRET, database=database)
+        place.execute("DROP USER guest@'%'")
+    else:
+        place.execute("DO $$ BEGIN CREATE ROLE guest LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
+        yield url_of(place, username="guest", password=SECRET)
+        place.execute("DROP OWNED BY guest")
+
+
+SERVERS = pytest.mark.parametrize("place", ["postgresql", "mariadb"], indirect=True)
+
+
+@SERVERS
+def test_a_role_without_rights_on_the_record_of_publishes_is_told_which(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath, guest: str
+) -> None:
+    """Another role has made it, by the first write in the schema."""
+    run(catalog, path)
+    grants = {
+        "postgresql": f"USAGE, CREATE ON SCHEMA {path.database} TO guest",
+        "mariadb": f"CREATE, DROP ON {path.database}.* TO guest@'%'",
+    }
+    place.execute(f"GRANT {grants[place.kind]}")
+    guests = open_jdbc(**place.options(url=guest))
+    participant = offer(guests, ObjectPath.of(path.database, "other"), Purpose.CREATE_TABLE_AS)
+    with pytest.raises(CatalogError, match=r"denied.*_published.*other.*Roles that share a schema need SELECT"):
+        participant.begin()
+    assert place.hidden(path.database) == []
+    guests.close()
+
+
+@pytest.mark.parametrize("place", ["mariadb"], indirect=True)
+def test_a_role_that_could_not_drop_what_is_staged_stages_nothing(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath, guest: str
+) -> None:
+    """Else its transaction could be neither published nor rolled back, and would hold the table for good."""
+    run(catalog, path)
+    place.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER ON {path.database}.* TO guest@'%'")
+    guests = open_jdbc(**place.options(url=guest))
+    for purpose in (Purpose.INSERT_INTO, Purpose.CREATE_OR_REPLACE_TABLE_AS):
+        with pytest.raises(CatalogError, match=r"DROP command denied.*daily.*The role needs"):
+            offer(guests, path, purpose).begin()
+    assert place.hidden(path.database) == []
+    guests.close()
+
+
+@pytest.mark.parametrize("place", ["postgresql"], indirect=True)
+def test_an_error_of_a_publish_names_the_table_that_it_is_about(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath, guest: str
+) -> None:
+    run(catalog, path)
+    place.execute(f"GRANT USAGE, CREATE ON SCHEMA {path.database} TO guest")
+    place.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA {path.database} TO guest")
+    guests = open_jdbc(**place.options(url=guest))
+    new = stage(guests, ObjectPath.of(path.database, "new"))
+    replaced = stage(guests, path, Purpose.CREATE_OR_REPLACE_TABLE_AS)
+    with pytest.raises(CatalogError, match=r"must be owner of table daily") as caught:
+        publishing.publish(guests.store, [new, replaced])
+    assert caught.value.path == str(path)
+    for participant in (new, replaced):
+        participant.abort()
+    guests.close()
 
 
 def test_a_wrong_password_host_or_port_is_told_with_what_to_check(
