@@ -18,6 +18,7 @@ PREFIXES = {
     "session": ("hive.histories", "USING parquet"),
     "lakehouse": ("lake.histories", ""),
     "postgresql": ("pg.histories", ""),
+    "mariadb": ("maria.histories", ""),
     "sqlite": ("file.main", ""),
 }
 #: Pairs of tables of one kind lie in different stores here.
@@ -53,7 +54,8 @@ class Stores:
         needs_database = {"postgresql", "lakehouse"} & {*self._kinds}
         database = _own_database(self._stack.enter_context(servers.postgresql()).url) if needs_database else None
         metastore = self._stack.enter_context(servers.hive_metastore()).url if "session" in self._kinds else None
-        self.conf = {**base(self._directory), **conf(self._kinds, self._directory, database)}
+        mariadb = self._stack.enter_context(servers.mariadb()).url if "mariadb" in self._kinds else None
+        self.conf = {**base(self._directory), **conf(self._kinds, self._directory, database, mariadb)}
         self.conf["spark.sql.catalogImplementation"] = "hive" if metastore else "in-memory"
         if metastore:
             self.conf["spark.hadoop.hive.metastore.uris"] = metastore
@@ -82,7 +84,7 @@ def base(directory: Path) -> dict[str, str]:
     }
 
 
-def conf(kinds: Sequence[str], directory: Path, database: str | None) -> dict[str, str]:
+def conf(kinds: Sequence[str], directory: Path, database: str | None, mariadb: str | None = None) -> dict[str, str]:
     """The catalogs of some kinds of stores."""
     found: dict[str, str] = {}
     if "lakehouse" in kinds:
@@ -93,6 +95,10 @@ def conf(kinds: Sequence[str], directory: Path, database: str | None) -> dict[st
         assert database
         found["spark.sql.catalog.pg"] = "twophase.jdbc"
         found["spark.sql.catalog.pg.url"] = database
+    if "mariadb" in kinds:
+        assert mariadb
+        found["spark.sql.catalog.maria"] = "twophase.jdbc"
+        found["spark.sql.catalog.maria.url"] = mariadb
     if "sqlite" in kinds:
         found["spark.sql.catalog.file"] = "twophase.jdbc"
         found["spark.sql.catalog.file.url"] = f"sqlite:///{directory / 'file.db'}"
