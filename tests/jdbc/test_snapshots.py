@@ -310,7 +310,7 @@ def test_partitions_of_a_table_belong_to_it(
 
 
 @in_postgresql
-@pytest.mark.timeout(25)  # Whoever waits for a connection waits longer.
+@pytest.mark.timeout(25, func_only=True)  # Whoever waits for a connection waits longer.
 def test_any_number_of_open_snapshots_blocks_no_reader_and_no_publish(
     catalog: JdbcCatalog, path: ObjectPath, snapshot: Callable[[], OpenSnapshot]
 ) -> None:
