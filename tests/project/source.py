@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,12 +28,16 @@ def python_files() -> list[Path]:
     return [file for folder in folders for file in sorted((ROOT / folder).rglob("*.py"))]
 
 
-def imports(file: Path, module: str = "", *, types_too: bool = False) -> Iterator[tuple[int, str]]:
+@functools.cache
+def imports(file: Path, module: str = "", *, types_too: bool = False) -> tuple[tuple[int, str], ...]:
     """Line and absolute name of each import, those inside functions included.
 
     Imports below ``if TYPE_CHECKING`` are left out unless ``types_too``: they bind nothing when the program runs.
     """
-    tree = ast.parse(file.read_text(encoding="utf-8"))
+    return tuple(_imports(ast.parse(file.read_text(encoding="utf-8")), file, module, types_too))
+
+
+def _imports(tree: ast.AST, file: Path, module: str, types_too: bool) -> Iterator[tuple[int, str]]:
     only_types = set() if types_too else {id(node) for node in _type_checking_nodes(tree)}
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
     for node in ast.walk(tree):
