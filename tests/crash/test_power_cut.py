@@ -18,6 +18,7 @@ import pytest
 from tests.crash import loop_device
 from tests.crash.forks import ROOT
 from tests.servers import FORGETFUL_METASTORE
+from twophase.catalogs.hive import layout
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -35,6 +36,9 @@ STATEMENTS = {
         "INSERT OVERWRITE p PARTITION (k = 1) SELECT 4",
     ],
 }
+#: Where renames publish, the files that have moved say so until the end is recorded: the mark need not survive, and one
+#: in pieces is none. What a recovery and ``clean`` make of that is tried by test_cuts_inside.py.
+_READ_AS_NONE = (layout.PUBLISHED_FILE,)
 
 
 class Driver:
@@ -90,7 +94,8 @@ def lost_after_a_cut(tmp_path: Path, root: Path, stored: dict[str, Any]) -> list
                     lost.append(f"{table}: {file.name} is missing")
                 elif hashlib.sha256(file.read_bytes()).hexdigest() != digest:
                     lost.append(f"{table}: {file.name} has {file.stat().st_size} bytes")
-        lost += [f"{file.name} is in pieces" for file in after.rglob("_twophase*.json") if not is_whole(file)]
+        documents = [file for file in after.rglob("_twophase*.json") if file.name not in _READ_AS_NONE]
+        lost += [f"{file.name} is in pieces" for file in documents if not is_whole(file)]
         assert open_transactions(after) == []
     return lost
 
