@@ -138,15 +138,13 @@ if loop_device.can_mount():  # Elsewhere there is test_durability.py: each file 
     )
     @pytest.mark.parametrize("names", [["renames", "block"], ["append", "overwrite", "partitions", "lake"]], ids=str)
     def test_what_was_acknowledged_is_there_after_a_power_cut(place: Path, tmp_path: Path, names: list[str]) -> None:
-        driver = Driver(place)
         stored = {}
-        for name in names:
-            stored = driver.run(STATEMENTS[name])
-            assert lost_after_a_cut(tmp_path, place, stored) == [], name
-        (tmp_path / "cut.img").rename(tmp_path / "last.img")
-        without = driver.run(STATEMENTS["block"], fsync="false")
-        assert lost_after_a_cut(tmp_path, place, without) != [], (
-            "the disk keeps all by itself: this test proves nothing"
-        )
-        driver.close()
+        with contextlib.closing(Driver(place)) as driver:
+            for name in names:
+                stored = driver.run(STATEMENTS[name])
+                assert lost_after_a_cut(tmp_path, place, stored) == [], name
+            (tmp_path / "cut.img").rename(tmp_path / "last.img")
+            without = driver.run(STATEMENTS["block"], fsync="false")
+            lost = lost_after_a_cut(tmp_path, place, without)
+            assert lost != [], "the disk keeps all by itself: this test proves nothing"
         assert read_by_another_driver(tmp_path) == {table: found["rows"] for table, found in stored.items()}
