@@ -110,7 +110,17 @@ def test_a_conflict_names_table_field_and_both_versions_and_survives_pickling() 
         SIMPLE.resolve(S1, theirs, ours, table="sales.daily")
     error = pickle.loads(pickle.dumps(caught.value))
     assert (error.path, error.field_path, error.table_version, error.writer_version) == ("sales.daily", "a", 1, 9)
-    assert "sales.daily" in str(error) and "field a" in str(error)
+    assert "sales.daily" in str(error) and "changed the field a concurrently" in str(error)
+
+
+def test_a_field_that_only_this_writer_has_changed_is_not_said_to_be_changed_by_two() -> None:
+    theirs = apply_changes(S1, RenameField("a", "z"))
+    ours = apply_changes(S1, AddField("x", pa.int32()))
+    with pytest.raises(
+        SchemaConflictError, match=r"changed the schema \(this one the field x\) concurrently"
+    ) as caught:
+        SIMPLE.resolve(S1, theirs, ours)
+    assert caught.value.field_path == "x"
 
 
 def there_and_back() -> Schema:

@@ -267,10 +267,12 @@ def _recheck(merged: Schema, changes: Iterable[Change]) -> Iterable[str]:
 def _conflict(
     at_start: Schema | None, at_validation: Schema | None, writer: Schema, table: str | None, cause: SchemaError | None
 ) -> SchemaConflictError:
-    path = _clash(at_start, at_validation, writer) or (None if cause is None else cause.field_path)
+    path, theirs_too = _clash(at_start, at_validation, writer)
+    if path is None and cause is not None:
+        path, theirs_too = cause.field_path, cause.field_path is not None
     now = None if at_validation is None else at_validation.schema_id
     then = "none" if at_start is None else str(at_start.schema_id)
-    where = f"the field {path}" if path else "the schema"
+    where = f"the field {path}" if theirs_too else f"the schema (this one the field {path})" if path else "the schema"
     reason = f" {cause.message}" if cause is not None else ""
     return SchemaConflictError(
         f"Two writers changed {where} concurrently: the table went from version {then} to "
@@ -283,16 +285,16 @@ def _conflict(
     )
 
 
-def _clash(at_start: Schema | None, at_validation: Schema | None, writer: Schema) -> str | None:
-    """The first field that both sides changed, or else the first that the writer changed."""
+def _clash(at_start: Schema | None, at_validation: Schema | None, writer: Schema) -> tuple[str | None, bool]:
+    """The first field that both sides changed, or else the first that the writer changed; and whether both did."""
     base = at_start if at_start is not None else Schema(())
     if at_validation is None:
-        return None
+        return None, False
     theirs = {_place(base, at_validation, i) for i in touched(base, at_validation)}
     ours = [(_place(base, writer, i), i) for i in touched(base, writer)]
-    both = [i for place, i in ours if place in theirs] or [i for _, i in ours]
-    named = (writer.name_of(i) if i in writer else base.name_of(i) for i in both)
-    return next(named, None) or next(_moved(base, writer), None)
+    both = [i for place, i in ours if place in theirs]
+    named = (writer.name_of(i) if i in writer else base.name_of(i) for i in both or [i for _, i in ours])
+    return next(named, None) or next(_moved(base, writer), None), bool(both)
 
 
 def _moved(base: Schema, writer: Schema) -> Iterator[str]:
