@@ -38,7 +38,7 @@ _HINTS = (
 
 
 class UnreadableMetadataError(CatalogError):
-    """A metadata file of a table is missing or damaged."""
+    """A metadata file, a manifest list or a manifest of a table is missing or damaged."""
 
 
 def reason(error: BaseException) -> str:
@@ -77,7 +77,10 @@ def reading_metadata(path: object, location: str | None) -> Iterator[None]:
     """Convert failures to read a table's metadata to :class:`UnreadableMetadataError`."""
     try:
         yield
-    except (NoSuchTableError, TwoPhaseError):
+    except NoSuchTableError:
+        raise
+    except TwoPhaseError as error:
+        error.concerns(path)
         raise
     except FileNotFoundError as error:
         raise UnreadableMetadataError(
@@ -94,6 +97,25 @@ def reading_metadata(path: object, location: str | None) -> Iterator[None]:
     except OSError as error:
         raise UnreadableMetadataError(
             f"The metadata file of {path} cannot be opened ({location}): {reason(error)}.", path=path
+        ) from error
+
+
+@contextmanager
+def reading_manifests(location: str) -> Iterator[None]:
+    """Convert failures to read a manifest, or a list of them, but those of the store, which may answer again."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise UnreadableMetadataError(
+            f"{location} is missing: it lists files of the table.",
+            hint="Restore the file, or read the table as of an earlier snapshot.",
+        ) from error
+    except (OSError, TwoPhaseError):
+        raise
+    except Exception as error:  # PyIceberg's decoder takes damaged bytes for lengths: it may raise anything.
+        raise UnreadableMetadataError(
+            f"{location} cannot be read: {reason(error)}. It lists files of the table.",
+            hint="It is damaged: restore the file, or read the table as of an earlier snapshot.",
         ) from error
 
 

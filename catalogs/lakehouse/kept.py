@@ -195,7 +195,7 @@ class KeptTables:
         """Whether the files that list the rows are there: metadata may be cached, and outlive them."""
         try:
             found = manifests.manifests_of(self._store.io(metadata.location), metadata, number)
-        except FileNotFoundError:
+        except UnreadableMetadataError:
             return False
         return all(self._lakehouse.files.exists(manifest.manifest_path) for manifest in found)
 

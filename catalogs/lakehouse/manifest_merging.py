@@ -15,7 +15,7 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import TableProperties
 from pyiceberg.table.update.snapshot import _ManifestMergeManager
 
-from twophase.catalogs.lakehouse.manifests import Work, is_data
+from twophase.catalogs.lakehouse.manifests import Work, entries_of, is_data
 
 
 def merged(work: Work, manifests: Sequence[ManifestFile]) -> list[ManifestFile]:
@@ -74,4 +74,4 @@ class _Producer:
         return self._work.writer(spec.spec_id, location)
 
     def fetch_manifest_entry(self, manifest: ManifestFile, discard_deleted: bool = True) -> list[ManifestEntry]:
-        return manifest.fetch_manifest_entry(self._work.io, discard_deleted)
+        return entries_of(self._work.io, manifest, discard_deleted=discard_deleted)

@@ -25,6 +25,7 @@ from pyiceberg.table import TableProperties
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.utils.concurrent import ExecutorFactory
 
+from twophase.catalogs.lakehouse.errors import reading_manifests
 from twophase.catalogs.lakehouse.layout import Place
 from twophase.catalogs.lakehouse.manifest_lists import FORMAT_VERSION
 from twophase.lru import LruCache
@@ -97,20 +98,22 @@ def manifests_of(io: FileIO, metadata: TableMetadata, snapshot_id: int | None) -
         return []
     found = _lists.get(snapshot.manifest_list)
     if found is None:
-        found = tuple(snapshot.manifests(io))
+        with reading_manifests(snapshot.manifest_list):
+            found = tuple(snapshot.manifests(io))
         if len(found) <= _LONGEST_LIST:
             _lists.put(snapshot.manifest_list, found)
     return list(found)
 
 
-def entries_of(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
-    """The live files of a manifest."""
-    return manifest.fetch_manifest_entry(io, discard_deleted=True)
+def entries_of(io: FileIO, manifest: ManifestFile, *, discard_deleted: bool = True) -> list[ManifestEntry]:
+    """The live files of a manifest, or also those that its snapshot has removed."""
+    with reading_manifests(manifest.manifest_path):
+        return manifest.fetch_manifest_entry(io, discard_deleted)
 
 
 def removed_in(io: FileIO, manifest: ManifestFile, snapshot_id: int) -> list[str]:
     """The files that a snapshot has removed, according to one of its manifests."""
-    found = manifest.fetch_manifest_entry(io, discard_deleted=False)
+    found = entries_of(io, manifest, discard_deleted=False)
     gone = (e for e in found if e.status == ManifestEntryStatus.DELETED and e.snapshot_id == snapshot_id)
     return [entry.data_file.file_path for entry in gone]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -16,9 +17,10 @@ from tests.lakehouse.places import NAME, Lake, open_lakehouse, ordered
 from tests.lakehouse.statements import ROWS, SCHEMA, offer, run, stage
 from twophase import failpoints
 from twophase.catalog import Environment
-from twophase.catalogs.lakehouse import LakehouseCatalog
+from twophase.catalogs.lakehouse import LakehouseCatalog, manifests
 from twophase.errors import CatalogError, ConfigurationError
 from twophase.failpoints import FailpointError
+from twophase.lru import LruCache
 from twophase.model import BucketSpec, ObjectPath, Outcome, Purpose, TableDefinition, Transform
 from twophase.timeline import sqlite_files
 
@@ -162,6 +164,34 @@ def test_a_table_with_broken_metadata_is_reported_and_can_be_dropped(
     assert fresh.list_tables(path.database) == [path.name]
     fresh.drop_table(path)
     assert fresh.list_tables(path.database) == []
+    fresh.close()
+
+
+@pytest.mark.parametrize("what", ["snap-*.avro", "*-m0.avro"])
+@pytest.mark.parametrize(("content", "word"), [(b"garbage" * 10, "cannot be read"), (None, "is missing")])
+def test_a_broken_list_of_files_is_named_and_its_table_can_be_dropped(
+    catalog: LakehouseCatalog,
+    lake: Lake,
+    path: ObjectPath,
+    what: str,
+    content: bytes | None,
+    word: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run(catalog, path)
+    (broken,) = Path(lake.metadata_location(path).removeprefix("file://")).parent.glob(what)
+    broken.unlink()
+    if content is not None:
+        broken.write_bytes(content)
+    monkeypatch.setattr(manifests, "_lists", LruCache(1))
+    fresh = lake.catalog()
+    with pytest.raises(CatalogError, match=f"{re.escape(broken.name)} {word}"):
+        reader = fresh.read_source(path).files
+        assert reader is not None
+        reader.plan(())
+    fresh.drop_table(path, purge=True)
+    assert fresh.list_tables(path.database) == []
+    assert broken.parent.exists()
     fresh.close()
 
 
