@@ -46,7 +46,7 @@ class TableChange:
     catalog : Catalog
     path : ObjectPath
     purpose : Purpose
-        ``ALTER_TABLE``, ``DROP_TABLE`` or ``CREATE_TABLE_AS``.
+        ``ALTER_TABLE``, ``DROP_TABLE``, ``CREATE_TABLE_AS``, or ``INSERT_OVERWRITE`` for a change of rows.
     schema : callable
         Called after the change: what it has changed of the columns; None if that is not recorded.
     known : Before or None

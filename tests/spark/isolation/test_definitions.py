@@ -89,6 +89,39 @@ def test_a_block_reads_by_the_definition_of_its_snapshot_or_is_refused(
         assert spark.table(name).columns != columns
 
 
+@pytest.mark.promise("isolation", "a block never sees what Spark's own statements do to a session table's rows")
+@pytest.mark.parametrize(
+    "change",
+    [
+        "TRUNCATE TABLE {}",
+        *(
+            pytest.param(change, marks=pytest.mark.exhaustive)
+            for change in (
+                "TRUNCATE TABLE {} PARTITION (id = 1)",
+                "ALTER TABLE {} DROP PARTITION (id = 1)",
+                "ALTER TABLE {} PARTITION (id = 1) RENAME TO PARTITION (id = 7)",
+            )
+        ),
+    ],
+)
+@pytest.mark.parametrize("kind", ["partitioned"])
+def test_a_block_never_sees_rows_that_spark_itself_has_changed(
+    spark: SparkSession, other: SparkSession, store: Store, change: str
+) -> None:
+    name = store.of("a")
+    with twophase.transaction(spark):
+        elsewhere(lambda: other.sql(change.format(name)))
+        with pytest.raises(SnapshotTooOldError, match=f"{name}.*again"):
+            spark.table(name).collect()
+    with pytest.raises(WriteConflictError, match=name), twophase.transaction(spark, isolation="serializable"):
+        spark.table(name).collect()
+        elsewhere(lambda: other.sql(f"TRUNCATE TABLE {name}"))
+        store.append(spark, "b", (3, 30))
+    assert store.rows(spark, "b") == OLD
+    with twophase.transaction(spark):  # The next one sees it.
+        assert store.rows(spark, "a") == []
+
+
 @pytest.mark.parametrize(
     ("kind", "alter"),
     [

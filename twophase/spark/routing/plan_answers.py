@@ -22,6 +22,7 @@ from twophase.spark.routing.commands import DROP, SAVES, TRUNCATE, change_of
 from twophase.spark.routing.decide import Decider, Unsupported, WriteNode
 from twophase.spark.routing.ownership import Owner, RoutingDecision
 from twophase.spark.routing.router import Router
+from twophase.spark.routing.spark_ddl import rows_change
 from twophase.spark.routing.targets import PlanNames, Target
 from twophase.spark.running import running
 from twophase.spark.session_reads import resolved_version
@@ -31,6 +32,9 @@ from twophase.transactions import failures
 Facts = Mapping[str, Any]
 #: Commands that look for partitions below a table's directory: ADD PARTITION and similar ones.
 _FINDS_PARTITIONS = ("AddPartitions", "RenamePartitions", "RecoverPartitions", "RepairTable")
+#: Commands by which Spark itself takes rows of a session table away, or replaces them. Others only add some, and often
+#: find none.
+_CHANGES_ROWS = ("DropPartitions", "RenamePartitions", "TruncateTable", "TruncatePartition", "LoadData")
 #: Of a statement that finds no table.
 _ALL = OverwriteScope()
 
@@ -291,17 +295,24 @@ class Answers(JavaCallable):
         )
         raise Unsupported(problem, f"Read {name} itself")
 
+    def _spark_changes(self, node: str, target: Target | None) -> None:
+        """Let a session table's catalog and the timeline know that Spark itself is about to change it."""
+        found = self._targets.existing(target) if target is not None and target.via_session_catalog else None
+        if target is None or found is None or found.provider is None:
+            return
+        if node in _FINDS_PARTITIONS and isinstance(target.catalog, SupportsExternalChanges):
+            target.catalog.partitions_sought(target.path)  # Replaced partitions must not be found there.
+        if node in _CHANGES_ROWS:
+            rows_change(self._session, target.catalog, target.path)
+
     def _command(self, facts: Facts) -> None:
         node, parts = facts["node"], tuple(facts["parts"] or ())
         names = PlanNames(facts)
         if node in ("SetCatalogAndNamespace", "CreateNamespace"):
             self._router.refuse_hidden_database(parts, creates=node == "CreateNamespace")
         if not self._router.in_transaction():
-            target = self._targets.resolve(parts, views=True, names=names) if node in _FINDS_PARTITIONS else None
-            if target is None or not target.via_session_catalog or self._targets.existing(target) is None:
-                return
-            if isinstance(target.catalog, SupportsExternalChanges):
-                target.catalog.partitions_sought(target.path)  # Replaced partitions must not be found there.
+            if node in (*_FINDS_PARTITIONS, *_CHANGES_ROWS) and parts:
+                self._spark_changes(node, self._targets.resolve(parts, views=True, names=names))
             return
         if node in ("ShowTables", "ShowTablesExtended"):
             self._router.lists_tables(parts, facts["pattern"], extended=node == "ShowTablesExtended")

@@ -1,4 +1,4 @@
-"""Spark's own statements that create, alter, drop and rename session tables.
+"""Spark's own statements that create, alter, drop and rename session tables, or change their rows.
 
 They run unchanged, and get a commit number on each timeline of the application. After a DROP or a RENAME, which do not
 know where twophase stores files, the table's catalog is notified, so that the files beside the table match again.
@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from twophase.catalog import Catalog, SupportsExternalChanges
 from twophase.errors import CatalogError, ConfigurationError, TimelineError
-from twophase.model import ObjectPath
+from twophase.model import ObjectPath, Purpose
 from twophase.redaction import logger
 from twophase.spark import schema_versions
 from twophase.spark.attached import AttachedSession
@@ -28,6 +28,16 @@ log = logger("twophase.spark")
 
 #: Seconds before the first look whether Spark is still making a change, and at most between two.
 _FIRST_PAUSE, _PAUSE = 0.01, 0.2
+
+
+def rows_change(session: AttachedSession, catalog: Catalog, path: ObjectPath) -> None:
+    """Record that Spark itself is about to change the rows of a session table, of which no former state is kept.
+
+    Recorded before it happens, also if it then fails: who reads an earlier snapshot is refused, and sees nothing of it.
+    """
+    change = TableChange(catalog, path, Purpose.INSERT_OVERWRITE, known=Before(exists=True))
+    with _reporting(f"changes rows of {path}"):
+        Announced(session.coordinator, [change]).settle()
 
 
 class TableFollower:

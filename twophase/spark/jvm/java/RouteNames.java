@@ -44,8 +44,8 @@ public final class RouteNames extends SessionRule {
     private static final List EVOLVES = list("AddColumns", "AlterColumns", "DropColumns", "RenameColumn");
     private static final List NAMES = list("UnresolvedRelation", "UnresolvedTable", "UnresolvedTableOrView", "UnresolvedView");
     /** Commands that are reported to Python outside transactions, too. */
-    private static final List COMMANDS = list("SetCatalogAndNamespace", "CreateNamespace", "AddPartitions", "RenamePartitions",
-        "RecoverPartitions", "RepairTable");
+    private static final List COMMANDS = Arrays.asList(new Object[] {"SetCatalogAndNamespace", "CreateNamespace", "AddPartitions",
+        "RenamePartitions", "RecoverPartitions", "RepairTable", "DropPartitions", "TruncateTable", "TruncatePartition", "LoadData"});
     /** A node that was routed. */
     private static final TreeNodeTag ROUTED = new TreeNodeTag("twophase.routed");
 
