@@ -122,6 +122,20 @@ def test_a_block_never_sees_rows_that_spark_itself_has_changed(
         assert store.rows(spark, "a") == []
 
 
+def test_a_block_never_sees_rows_that_load_data_brings_to_a_partition(
+    spark: SparkSession, other: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "rows.txt").write_text("7\n")
+    spark.sql("CREATE TABLE loaded (value INT) PARTITIONED BY (id INT) STORED AS TEXTFILE")
+    spark.sql("INSERT INTO loaded PARTITION (id = 1) VALUES (1)")
+    with twophase.transaction(spark):
+        elsewhere(lambda: other.sql(f"LOAD DATA LOCAL INPATH '{tmp_path}' INTO TABLE loaded PARTITION (id = 1)"))
+        with pytest.raises(SnapshotTooOldError, match=r"loaded.*again"):
+            spark.table("loaded").collect()
+    assert sorted(map(tuple, spark.table("loaded").collect())) == [(1, 1), (7, 1)]
+    spark.sql("DROP TABLE loaded")
+
+
 @pytest.mark.parametrize(
     ("kind", "alter"),
     [

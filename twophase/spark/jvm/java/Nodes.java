@@ -77,14 +77,14 @@ public final class Nodes {
     /** The name that a command refers to, as parts; null if it has none. */
     public static List namedBelow(LogicalPlan plan) {
         if (CHANGES_ROWS.contains(kind(plan))) {
-            return changed(plan);
+            return changedTable(plan);
         }
         LogicalPlan name = nameBelow(plan);
         return name == null ? null : parts(name);
     }
 
     /** The name of the table whose rows are changed, which may have an alias, or be resolved already. */
-    private static List changed(LogicalPlan plan) {
+    private static List changedTable(LogicalPlan plan) {
         LogicalPlan table = (LogicalPlan) children(plan).iterator().next();
         List resolved = null;
         while (table instanceof SubqueryAlias) {
