@@ -499,6 +499,9 @@ class Capabilities:
         Whether a new table gets the defaults of Spark that the fields of its definition have (``CURRENT_DEFAULT``).
     partition_columns_last : bool
         Whether the partition columns of a new table come behind all others, wherever its definition has them.
+    own_types : bool
+        Whether the columns of a new table may have other types than its definition: those that the store has for them.
+        Later statements of the transaction write in the types of :meth:`TwoPhaseCatalogTable.read_source`.
     unseen_changes : bool
         Whether another writer's change of a table may go unnoticed by the publish of a transaction that drops it, as
         the store has nothing that shows a change. The reservations of twophase's own transactions are not meant.
@@ -523,6 +526,7 @@ class Capabilities:
     copying_savepoints: bool = False
     column_defaults: bool = False
     partition_columns_last: bool = False
+    own_types: bool = False
     unseen_changes: bool = False
     providers: frozenset[str] = frozenset()
     max_level: Level = Level.ATOMIC

@@ -111,6 +111,7 @@ class JdbcCatalog(
             alter_table=True,
             alter_database=self.store.database.comments_databases,
             group_publish=self.store.database.groups,
+            own_types=True,
         )
 
     # -- databases -----------------------------------------------------------------------------------------------

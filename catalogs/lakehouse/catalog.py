@@ -162,6 +162,7 @@ class LakehouseCatalog(
             alter_table=True,
             read=True,
             group_publish=self.store.publishes_together,
+            own_types=True,
             compensate=True,
             delete=True,
             providers=frozenset({definitions.PROVIDER}),

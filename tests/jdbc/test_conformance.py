@@ -23,7 +23,12 @@ class JdbcConformance(CatalogConformance):
     kind: str
     moments = 4  # The crash matrix tries each step.
     capabilities = Capabilities(
-        purposes=frozenset(Purpose), rename_table=True, alter_table=True, read=True, group_publish=True
+        purposes=frozenset(Purpose),
+        rename_table=True,
+        alter_table=True,
+        read=True,
+        group_publish=True,
+        own_types=True,
     )
 
     @pytest.fixture

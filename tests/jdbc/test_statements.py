@@ -699,3 +699,16 @@ def test_the_doctor_reports_executors_whose_python_lacks_what_tasks_need(
     monkeypatch.setattr(shop.spark.sparkContext, "pythonExec", "/no/such/python")
     (told,) = catalog.check()
     assert "/no/such/python" in told
+
+
+def test_a_block_writes_what_it_made_in_the_types_that_the_database_has_for_it(shop: Shop) -> None:
+    """A TINYINT is a smallint in PostgreSQL; a CHAR(3) is padded by the database, or is not."""
+    columns = "(tiny TINYINT, code CHAR(3), name VARCHAR(4))"
+    row = "(7, 'x', 'long')"
+    shop.sql(f"CREATE TABLE @later {columns}")
+    shop.sql(f"INSERT INTO @later VALUES {row}")
+    with twophase.transaction(shop.spark):
+        shop.sql(f"CREATE TABLE @made {columns}")
+        shop.sql(f"INSERT INTO @made VALUES {row}")
+        staged = shop.read("SELECT * FROM @made")
+    assert staged == shop.read("SELECT * FROM @made") == shop.read("SELECT * FROM @later")

@@ -34,6 +34,7 @@ class LakehouseConformance(CatalogConformance):
         alter_table=True,
         read=True,
         group_publish=True,
+        own_types=True,
         compensate=True,
         delete=True,
         providers=frozenset({"iceberg"}),

@@ -826,3 +826,16 @@ def test_files_end_at_about_the_target_size(shop: Shop, columns: str) -> None:
 def test_a_target_size_that_is_no_number_is_refused_before_any_job(shop: Shop) -> None:
     with pytest.raises(CatalogError, match="number of bytes"):
         shop.sql("CREATE TABLE @t TBLPROPERTIES ('write.target-file-size-bytes' = '1 GB') AS SELECT 1 AS id")
+
+
+def test_a_block_writes_what_it_made_as_any_later_statement_does(shop: Shop) -> None:
+    """A lake has no CHAR and no TINYINT: rows are cast to the types that it keeps."""
+    columns = "(tiny TINYINT, code CHAR(3), name VARCHAR(4))"
+    row = "(300, 'x', 'a longer one')"
+    shop.sql(f"CREATE TABLE @later {columns}")
+    shop.sql(f"INSERT INTO @later VALUES {row}")
+    with twophase.transaction(shop.spark):
+        shop.sql(f"CREATE TABLE @made {columns}")
+        shop.sql(f"INSERT INTO @made VALUES {row}")
+        staged = shop.read("SELECT * FROM @made")
+    assert staged == shop.rows("made") == shop.rows("later") == [(300, "x", "a longer one")]

@@ -85,6 +85,29 @@ def table_definition(transaction: Transaction | None, catalog: Catalog, path: Ob
     return known or staged_source(participant).definition or catalog.load_table(path)
 
 
+def written_definition(transaction: Transaction | None, catalog: Catalog, path: ObjectPath) -> TableDefinition:
+    """The definition that rows for a table are cast to: one that the transaction makes has the store's own types.
+
+    Those are what later statements will see: a lake has no CHAR, and a TINYINT is a smallint in PostgreSQL.
+
+    Raises
+    ------
+    TableNotExistError, AtomicityNotSupportedError
+        As of :func:`table_definition`.
+    """
+    declared = table_definition(transaction, catalog, path)
+    participant = transaction.find(catalog.name, path) if transaction else None
+    if transaction is None or participant is None or not catalog.capabilities.own_types:
+        return declared
+    if not transaction.member(participant).redefines:
+        return declared
+    try:
+        source = participant.read_source()
+    except AtomicityNotSupportedError:
+        return declared
+    return replace(declared, schema=source.definition.schema) if source and source.definition else declared
+
+
 def staged_source(participant: TwoPhaseCatalogTable) -> ReadSource:
     """The source from which a participant's staged rows are read.
 

@@ -61,7 +61,7 @@ from twophase.spark.staged import (
     staged_source,
     staged_table,
     staged_tables,
-    table_definition,
+    written_definition,
 )
 from twophase.spark.statement import (
     StatementContext,
@@ -186,7 +186,7 @@ class NativeCatalog(NamespacesMixin, Proxy):
         return travelling.read_source_as_of(path, version=version, timestamp=timestamp)
 
     def _definition(self, path: ObjectPath) -> TableDefinition:
-        return table_definition(active.current_transaction(self._session), self._catalog, path)
+        return written_definition(active.current_transaction(self._session), self._catalog, path)
 
     def _readable(self, path: ObjectPath) -> Any:
         joined = active.current(self._session)
