@@ -49,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 #: Of what these prove the first cases are quick, and all that need no Spark session.
-_QUICK = tuple(f"tests/{folder}/" for folder in ("core", "hooks", "kit", "schema"))
+_QUICK = ("tests/core/", "tests/hooks/", "tests/schema/", "tests/kit/test_plugin_conforms.py")
 #: But not with a server, by the name of its fixture or of a test's parameter.
 _SERVERS = {"postgresql", "mariadb", "hive_metastore", "hive_server2", "s3"}
 
@@ -65,14 +65,15 @@ _FIRST = {Purpose.CREATE_TABLE_AS, Purpose.INSERT_OVERWRITE}
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as ``quick``, for ``make test``, the first case of each test of a promise (no detail), and what takes
-    no time.
+    """Mark as ``quick``, for ``make test``, the first case of the first test of each promise (no detail), and what
+    takes no time.
 
     Files with ``quick_first_cases`` take some: only the first case of each of their tests gets it, too.
     Files with ``spark40_first_cases`` get ``spark40`` on the first case of each test: the others differ in what is the
     same on any PySpark.
     """
     proven: set[object] = set()
+    held: set[object] = set()
     guarded: set[object] = set()
     for item in items:
         assert isinstance(item, pytest.Function)
@@ -89,16 +90,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         is_near = item.nodeid.startswith(_QUICK) and _SERVERS.isdisjoint(asks) and not repeats
         # A catalog inherits the functions of the conformance suite.
         test = (item.cls, item.function)
-        is_first = test not in proven and (is_near or _proves(item))
+        promises = _promises(item)
+        is_first = test not in proven and (is_near or not held.issuperset(promises))
         first_only = getattr(item.module, "quick_first_cases", False)
         if is_first or (is_near and "spark" not in asks and not first_only):
             proven.add(test)
+            held |= promises
             item.add_marker(pytest.mark.quick)
 
 
-def _proves(item: pytest.Item) -> bool:
-    """Whether a test holds a promise, and not only a detail of one that others hold."""
-    return any(not marker.kwargs.get("detail") for marker in item.iter_markers("promise"))
+def _promises(item: pytest.Item) -> set[object]:
+    """The promises that a test holds, without those of which it holds a detail only."""
+    return {marker.args for marker in item.iter_markers("promise") if not marker.kwargs.get("detail")}
 
 
 def _repeats(test: str, purpose: Purpose | None) -> bool:

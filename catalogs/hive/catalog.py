@@ -296,6 +296,7 @@ class HiveCatalog(
             # The files stay where they are: Spark's own rename would lose a managed table whose files are elsewhere.
             self.metastore.rename_table(path.database, path.name, new_path.name)
         self.metastore.changed(path.database, path.name)
+        self.table_dropped(path)
 
     def alter_table(self, path: ObjectPath, changes: Iterable[TableChange]) -> None:
         path = self.canonical(path)
@@ -539,10 +540,11 @@ class HiveCatalog(
         self._housekeeping.partitions_sought(self.canonical(path))
 
     def table_dropped(self, path: ObjectPath) -> None:
-        self._housekeeping.table_dropped(self.canonical(path))
+        self._housekeeping.name_left(self.canonical(path))
 
     def table_renamed(self, path: ObjectPath, new_path: ObjectPath) -> None:
         self._housekeeping.table_renamed(self.canonical(new_path))
+        self._housekeeping.name_left(self.canonical(path))
 
     def check(self) -> list[str]:
         try:

@@ -264,8 +264,8 @@ class Housekeeping:
 
     # -- a dropped table -----------------------------------------------------------------------------------------
 
-    def table_dropped(self, path: ObjectPath) -> None:
-        """Free the default location of a dropped table. Its replaced versions are left to ``clean``.
+    def name_left(self, path: ObjectPath) -> None:
+        """Free the default location of a name that its table has left. Replaced versions are left to ``clean``.
 
         Other tables are checked only if rows are left, over which another writer may have created a table.
         """

@@ -10,6 +10,8 @@ from twophase.errors import TransactionInDoubt, TwoPhaseError
 from twophase.failpoints import EXIT_CODE, FailpointError
 from twophase.protocol.states import TransactionState
 
+quick_first_cases = True
+
 #: Steps of a live transaction; those of a recovery stand below.
 LIVE = [
     "core.record_inflight",

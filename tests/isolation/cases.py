@@ -27,6 +27,16 @@ from tests.isolation.verdicts import Judge
 QUICKLY = ("session", "lakehouse")
 #: Scenarios of which another one tries the like: they are left to ``make test-all``.
 VARIANTS = {
+    "G1a",
+    "G1b",
+    "P2",
+    "P4_one_statement",
+    "P4_appended_row_lost",
+    "READ_EARLY_WRITE_LATE",
+    "DEADLOCK_OVERWRITE",
+    "TWO_INSERTS",
+    "TWO_INSERTS_OTHER_PARTITIONS",
+    "READER_TWO_READS",
     "OTV2",
     "PMPw",
     "P2_late_collect",

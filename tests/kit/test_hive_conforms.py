@@ -24,8 +24,6 @@ from twophase.model import Capabilities, ObjectPath, Purpose, TableDefinition
 from twophase.testing._suite_base import SCHEMA
 from twophase.testing.conformance import CatalogConformance, Driver, FreshProcess
 
-quick_first_cases = True
-
 #: The clients of the file systems that are not local.
 CLIENTS = {"s3a": ObjectStore, "hdfs": LikeHdfs}
 

@@ -47,7 +47,7 @@ SETTINGS = settings(
 )
 
 
-MORE = settings(SETTINGS, max_examples=400)
+MORE = settings(SETTINGS, max_examples=150)
 
 
 def model(value: Any, node: Field) -> Any:
