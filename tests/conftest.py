@@ -48,9 +48,9 @@ def pytest_configure(config: pytest.Config) -> None:
     _keep_configurations_apart()
 
 
-#: Of what these prove the first cases are quick, and all that need no Spark session.
+#: Here all is quick that needs no Spark session.
 _QUICK = ("tests/core/", "tests/hooks/", "tests/schema/", "tests/kit/test_plugin_conforms.py")
-#: But not with a server, by the name of its fixture or of a test's parameter.
+#: Nor a server, by the name of its fixture or of a test's parameter.
 _SERVERS = {"postgresql", "mariadb", "hive_metastore", "hive_server2", "s3"}
 
 #: Tests of what a fresh process can do with what a participant says of itself.
@@ -87,13 +87,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("exhaustive"):
             continue
         asks = {*getattr(item, "fixturenames", ()), *(value for value in parameters.values() if isinstance(value, str))}
-        is_near = item.nodeid.startswith(_QUICK) and _SERVERS.isdisjoint(asks) and not repeats
+        is_near = item.nodeid.startswith(_QUICK) and asks.isdisjoint({*_SERVERS, "spark"}) and not repeats
         # A catalog inherits the functions of the conformance suite.
         test = (item.cls, item.function)
         promises = _promises(item)
         is_first = test not in proven and (is_near or not held.issuperset(promises))
         first_only = getattr(item.module, "quick_first_cases", False)
-        if is_first or (is_near and "spark" not in asks and not first_only):
+        if is_first or (is_near and not first_only):
             proven.add(test)
             held |= promises
             item.add_marker(pytest.mark.quick)

@@ -244,10 +244,10 @@ def within(*names: str) -> dict[str, Cut]:
 
 #: All but those that are one call, without a decision.
 DECIDED = [name for name in SHAPES if name != "drop_at_once"]
-FIRST = within("files", "two") | at("core.publish", "replace", "rename") | at("core.finish", "sqlite")
+FIRST = within("two") | at("core.publish", "rename") | at("core.finish", "sqlite")
 OTHERS = {
-    **within(*(name for name in DECIDED if name not in ("files", "two"))),
-    **at("core.publish", "links", "alter", "sqlite"),
+    **within(*(name for name in DECIDED if name != "two")),
+    **at("core.publish", "replace", "links", "alter", "sqlite"),
     **at("core.finish", "stores"),
     # The last one: Spark lets no other statement pass while it drops a table.
     "drop_at_once": Cut(SHAPES["drop_at_once"], "core.record_immediate_end"),

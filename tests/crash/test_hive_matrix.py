@@ -185,7 +185,7 @@ def test_after_any_failure_of_a_rename_everything_is_old_or_new(crew_of: Callabl
 
 
 @pytest.mark.promise(
-    "ddl-in-blocks", "after a failure around a database that a block creates or drops, all is old or new"
+    "ddl-in-blocks", "after a failure around a database that a block creates or drops, all is old or new", detail=True
 )
 @pytest.mark.parametrize(
     "scenario",

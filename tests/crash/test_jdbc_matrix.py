@@ -183,6 +183,7 @@ def test_after_any_failure_of_a_rename_everything_is_old_or_new(crew: Crew, scen
 @pytest.mark.promise(
     "ddl-in-blocks",
     "a block of MariaDB that renames a table, or creates or drops a database, survives a death at its publish",
+    detail=True,
 )
 @pytest.mark.parametrize(("crew", "cases"), DDL_DEATHS.items(), indirect=["crew"])
 def test_after_a_death_at_the_publish_of_ddl_everything_is_old_or_new(crew: Crew, cases: list[Case]) -> None:

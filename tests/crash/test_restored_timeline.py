@@ -157,7 +157,7 @@ def test_what_a_restored_timeline_has_forgotten_stays(
     check(past_of(world), moment, later, purpose)
 
 
-@pytest.mark.promise("restored-backup", "what a restored timeline on PostgreSQL has forgotten stays")
+@pytest.mark.promise("restored-backup", "what a restored timeline on PostgreSQL has forgotten stays", detail=True)
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_on_postgresql_the_same(past_of: Callable[..., Past], moment: str) -> None:
     check(past_of("lakehouse-two_lakes", "postgresql"), moment, _replaced, REPLACE)

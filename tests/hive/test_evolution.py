@@ -189,7 +189,9 @@ def test_a_dropped_column_is_gone_and_its_name_is_not_taken_for_another(spark: S
 
 
 @pytest.mark.promise(
-    "evolution", "fields within a session table's structs change without touching a file, or the change is refused"
+    "evolution",
+    "fields within a session table's structs change without touching a file, or the change is refused",
+    detail=True,
 )
 def test_nested_fields_are_renamed_added_dropped_moved_and_widened(spark: SparkSession, t: str) -> None:
     made(
@@ -252,7 +254,7 @@ def test_a_wider_type_is_read_by_spark_itself_and_no_other_is_taken(spark: Spark
 
 
 @pytest.mark.promise(
-    "evolution", "a session table with `twophase.promotion = exact` gets no other types than Iceberg has"
+    "evolution", "a session table with `twophase.promotion = exact` gets no other types than Iceberg has", detail=True
 )
 def test_a_table_with_the_policy_exact_gets_only_types_that_every_engine_reads(spark: SparkSession, t: str) -> None:
     made(spark, "SELECT 1 AS a, 2 AS b, 1.5 AS d", more="TBLPROPERTIES ('twophase.promotion' = 'exact')", ids=False)

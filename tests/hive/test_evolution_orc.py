@@ -271,7 +271,9 @@ def test_files_without_names_are_found_behind_those_that_spark_wrote_before(spar
     assert rows(spark, "SELECT b FROM t") == [(2,), (4,)]
 
 
-@pytest.mark.promise("evolution", "one write brings its columns and wider types to an ORC table, found by name")
+@pytest.mark.promise(
+    "evolution", "one write brings its columns and wider types to an ORC table, found by name", detail=True
+)
 @pytest.mark.parametrize("by", ["", "PARTITIONED BY (p)"])
 def test_one_write_brings_its_columns_to_an_orc_table(spark: SparkSession, t: str, by: str) -> None:
     made(spark, "SELECT 1 AS id, named_struct('x', 1) AS s, 0 AS p", by)

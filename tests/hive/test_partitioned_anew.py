@@ -57,7 +57,9 @@ def check_conflict(world: World, participant: HiveParticipant, step: str) -> Non
     assert not any(participant.transaction_id in name for name in files_of(world.warehouse))
 
 
-@pytest.mark.promise("conflicts", "rows for a table that was made anew with other partition columns are a conflict")
+@pytest.mark.promise(
+    "conflicts", "rows for a table that was made anew with other partition columns are a conflict", detail=True
+)
 @by_recipe
 @pytest.mark.parametrize("step", ["prepare", "commit"])
 @pytest.mark.parametrize("statement", STATEMENTS)

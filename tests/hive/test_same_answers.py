@@ -268,7 +268,7 @@ def test_a_format_may_be_given_in_capitals_and_by_its_class(session: SparkSessio
     assert_same_answers(session, _format_named(name))
 
 
-@pytest.mark.promise("same-answers", "options and properties mean what they mean to Spark")
+@pytest.mark.promise("same-answers", "options and properties mean what they mean to Spark", detail=True)
 def test_options_and_properties_mean_what_they_mean_to_spark(session: SparkSession) -> None:
     assert_same_answers(session, OPTIONS_AND_PROPERTIES)
 

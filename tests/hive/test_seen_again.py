@@ -107,7 +107,9 @@ def test_a_table_cached_by_its_name_stays_cached(spark: SparkSession, made: str)
     assert not spark.catalog.isCached("t")
 
 
-@pytest.mark.promise("caches", "what is cached shows the new rows, also after Spark has resolved its table anew")
+@pytest.mark.promise(
+    "caches", "what is cached shows the new rows, also after Spark has resolved its table anew", detail=True
+)
 @pytest.mark.parametrize("between", ["REFRESH TABLE t", "TRUNCATE TABLE t", "ANALYZE TABLE t COMPUTE STATISTICS"])
 @FILES
 def test_what_is_cached_shows_the_new_rows_after_spark_has_resolved_its_table_anew(
@@ -193,7 +195,7 @@ def leaves(frame: DataFrame) -> list[Any]:
     return [found.apply(number) for number in range(found.size())]
 
 
-@pytest.mark.promise("caches", "a table that is replaced stays cached where its columns stay")
+@pytest.mark.promise("caches", "a table that is replaced stays cached where its columns stay", detail=True)
 @pytest.mark.parametrize("in_a_block", [False, True])
 def test_a_table_that_is_replaced_stays_cached_where_its_columns_do(spark: SparkSession, in_a_block: bool) -> None:
     def overwritten(frame: DataFrame) -> tuple[bool, int]:
@@ -225,7 +227,9 @@ def test_a_table_of_a_dropped_ones_name_is_not_read_as_that(spark: SparkSession,
         spark.sql("DROP DATABASE hive.d CASCADE")
 
 
-@pytest.mark.promise("caches", "a table with CHAR and VARCHAR columns is read and written after a write as before it")
+@pytest.mark.promise(
+    "caches", "a table with CHAR and VARCHAR columns is read and written after a write as before it", detail=True
+)
 @pytest.mark.parametrize("made", ["PARTITIONED BY (p)", ""], ids=["partitioned", "flat"])
 def test_columns_of_char_and_varchar_are_the_same_after_a_write(spark: SparkSession, made: str) -> None:
     spark.sql(f"CREATE TABLE t (a INT, v VARCHAR(3), p CHAR(3)) USING parquet {made}")

@@ -37,6 +37,7 @@ VARIANTS = {
     "TWO_INSERTS",
     "TWO_INSERTS_OTHER_PARTITIONS",
     "READER_TWO_READS",
+    "OTV",
     "OTV2",
     "PMPw",
     "P2_late_collect",

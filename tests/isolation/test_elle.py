@@ -15,8 +15,6 @@ from hypothesis import strategies as st
 from tests.isolation.elle import Anomaly, Kind, check, violations
 from tests.isolation.history import Append, Block, Operation, Read, Recorder, Sum, load
 
-pytestmark = pytest.mark.quick
-
 
 def history(*lines: str) -> list[Block]:
     """Blocks in a short form: ``name outcome: +table value, table values...``; all at once, but the final one."""

@@ -131,7 +131,9 @@ def test_where_ddl_commits_several_tables_are_best_effort(
     assert level_of_two_creates(catalog, path, tmp_path) is Level.BEST_EFFORT
 
 
-@pytest.mark.promise("transactional-ddl", "several tables of one schema, published in one step, by a recovery too")
+@pytest.mark.promise(
+    "transactional-ddl", "several tables of one schema, published in one step, by a recovery too", detail=True
+)
 def test_a_recovery_publishes_in_one_step_what_the_dead_driver_would_have(
     place: Place, catalog: JdbcCatalog, path: ObjectPath
 ) -> None:

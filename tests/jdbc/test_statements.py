@@ -318,7 +318,7 @@ def daily(shop: Shop) -> Shop:
 ZERO, ONE = Decimal("0.0"), Decimal("1.0")
 
 
-@pytest.mark.promise("defaults", "no value of a row is taken for a default")
+@pytest.mark.promise("defaults", "no value of a row is taken for a default", detail=True)
 def test_no_value_of_a_row_is_taken_for_a_default(daily: Shop) -> None:
     values = (
         "(0, false, 0, 'a'), (-5, DEFAULT, 0.0, 'DEFAULT'), (-6, true, Default, NULL), (-7, false, NULL, 'default')"
@@ -361,7 +361,7 @@ def test_a_default_that_may_be_anothers_is_refused_before_anything_begins(daily:
     assert computed(daily) == set()
 
 
-@pytest.mark.promise("defaults", "columns of any type may be left out")
+@pytest.mark.promise("defaults", "columns of any type may be left out", detail=True)
 def test_columns_of_any_type_may_be_left_out(daily: Shop) -> None:
     if pyspark.__version__.startswith("4.0."):
         return  # It leaves no column of another catalog's table out.

@@ -216,7 +216,9 @@ def test_tables_are_written_with_the_settings_of_the_session(
 
 
 @pytest.mark.promise(
-    "untested-storage", "Spark writes the data files of a lake with its own client, and PyIceberg's finds all of them"
+    "untested-storage",
+    "Spark writes the data files of a lake with its own client, and PyIceberg's finds all of them",
+    detail=True,
 )
 def test_sparks_own_client_writes_and_reads_the_rows(
     spark: SparkSession, lake: LakehouseCatalog, store: Objects
