@@ -492,7 +492,7 @@ class Capabilities:
         Whether a publish can be undone; with ``group_publish``, also that of several tables. Participants for which
         this is not the case declare it (:attr:`TwoPhaseCatalogTable.can_undo`).
     delete : bool
-        Whether ``DELETE FROM ... WHERE`` and ``TRUNCATE TABLE`` are supported.
+        Whether ``DELETE FROM ... WHERE`` is supported.
     copying_savepoints : bool
         Whether a named savepoint keeps a copy of the rows, so that it must be allowed to (``WITH COPIES``).
     column_defaults : bool

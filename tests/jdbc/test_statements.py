@@ -712,3 +712,19 @@ def test_a_block_writes_what_it_made_in_the_types_that_the_database_has_for_it(s
         shop.sql(f"INSERT INTO @made VALUES {row}")
         staged = shop.read("SELECT * FROM @made")
     assert staged == shop.read("SELECT * FROM @made") == shop.read("SELECT * FROM @later")
+
+
+@pytest.mark.promise("databases", "`TRUNCATE TABLE` is an overwrite without rows: atomic", detail=True)
+def test_truncate_empties_a_table_all_or_nothing(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @daily AS SELECT id FROM range(3)")
+    failpoints.arm("jdbc.publish", "error", nth=1)
+    with pytest.raises(TransactionAborted):
+        shop.sql("TRUNCATE TABLE @daily")
+    assert len(shop.read("SELECT * FROM @daily")) == 3
+    levels = Levels(shop.spark)
+    shop.sql("TRUNCATE TABLE @daily")
+    assert (shop.read("SELECT * FROM @daily"), levels()) == ([], {Level.ATOMIC})
+    shop.sql("INSERT INTO @daily VALUES (7)")
+    assert shop.read("SELECT * FROM @daily") == [(7,)]
+    with pytest.raises(AnalysisException, match="NOT_FOUND"):
+        shop.sql("TRUNCATE TABLE @missing")

@@ -41,7 +41,7 @@ from twophase.spark.connector import schema_history
 from twophase.spark.connector.base import Proxy
 from twophase.spark.connector.checked import CheckedTable, lists_when_executed
 from twophase.spark.connector.definition import changes_of, definition_of, object_path
-from twophase.spark.connector.delete import DeletableTable, TruncatableParquetTable
+from twophase.spark.connector.delete import DeletableTable, TruncatableBatchesTable, TruncatableParquetTable
 from twophase.spark.connector.namespaces import NamespacesMixin
 from twophase.spark.connector.parquet import ParquetTable
 from twophase.spark.connector.read import BatchesTable
@@ -188,6 +188,10 @@ class NativeCatalog(NamespacesMixin, Proxy):
     def _definition(self, path: ObjectPath) -> TableDefinition:
         return written_definition(active.current_transaction(self._session), self._catalog, path)
 
+    @property
+    def _overwrites(self) -> bool:
+        return Purpose.INSERT_OVERWRITE in self._catalog.capabilities.purposes
+
     def _readable(self, path: ObjectPath) -> Any:
         joined = active.current(self._session)
         if joined is not None and (shown := joined.shown(self._catalog, path)) is not None:
@@ -273,10 +277,11 @@ class NativeCatalog(NamespacesMixin, Proxy):
             return FilesTable(self._session, self._catalog, path, *facts)
         if source.kind == "batches" and source.reader:
             definition = source.definition or definition or self._catalog.load_table(path)
-            return BatchesTable(self._session, self._catalog, path, definition, source.reader)
+            batches = TruncatableBatchesTable if self._overwrites else BatchesTable
+            return batches(self._session, self._catalog, path, definition, source.reader)
         if source.kind == "parquet" and source.files:
             definition = source.definition or definition or self._catalog.load_table(path)
-            table = TruncatableParquetTable if self._catalog.capabilities.delete else ParquetTable
+            table = TruncatableParquetTable if self._overwrites else ParquetTable
             return table(self._session, self._catalog, path, definition, source.files)
         raise CatalogError(f"Catalog {self._catalog.name} offers reads of the unknown kind {source.kind!r}.", path=path)
 

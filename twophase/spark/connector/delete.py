@@ -6,7 +6,7 @@ import functools
 import operator
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -20,8 +20,8 @@ from twophase.spark import active, types
 from twophase.spark.attached import AttachedSession
 from twophase.spark.connector.conditions import condition_of
 from twophase.spark.connector.parquet import ParquetScanBuilder, ParquetTable
-from twophase.spark.connector.read import filter_of
-from twophase.spark.connector.table import WriteTable
+from twophase.spark.connector.read import BatchesTable, filter_of
+from twophase.spark.connector.table import TableProxy, WriteTable
 from twophase.spark.connector.write import Insert
 from twophase.spark.errors import thrown_to_spark
 from twophase.spark.jvm.gateway import CATALOG
@@ -32,7 +32,18 @@ from twophase.spark.statement import StatementContext, open_statement, run_state
 # ruff: noqa: N802
 
 
-class DeletableTable(WriteTable):
+class _Truncatable(TableProxy):
+    """A table that is emptied by an overwrite without rows."""
+
+    interfaces: ClassVar = [CATALOG + "SupportsRead", CATALOG + "TruncatableTable"]
+
+    def truncateTable(self, *_: Any) -> bool:
+        with thrown_to_spark(self._jvm):
+            truncate(self._session, self._catalog, self._path)
+            return True
+
+
+class DeletableTable(_Truncatable, WriteTable):
     """The target of ``INSERT`` and ``DELETE``."""
 
     #: Spark deletes only from tables that it can also read.
@@ -67,25 +78,22 @@ class DeletableTable(WriteTable):
         with thrown_to_spark(self._jvm):
             delete(self._session, self._catalog, self._path, list(predicates))
 
-    def truncateTable(self, *_: Any) -> bool:
-        with thrown_to_spark(self._jvm):
-            truncate(self._session, self._catalog, self._path)
-            return True
-
     class Java:
         implements = [CATALOG + "SupportsRead", CATALOG + "SupportsWrite", CATALOG + "SupportsDeleteV2"]
 
 
-class TruncatableParquetTable(ParquetTable):
+class TruncatableBatchesTable(_Truncatable, BatchesTable):
     """A table for reads, and the target of ``TRUNCATE TABLE``."""
 
-    def truncateTable(self, *_: Any) -> bool:
-        with thrown_to_spark(self._jvm):
-            truncate(self._session, self._catalog, self._path)
-            return True
+    class Java:
+        implements = _Truncatable.interfaces
+
+
+class TruncatableParquetTable(_Truncatable, ParquetTable):
+    """A table for reads, and the target of ``TRUNCATE TABLE``."""
 
     class Java:
-        implements = [CATALOG + "SupportsRead", CATALOG + "TruncatableTable"]
+        implements = _Truncatable.interfaces
 
 
 def _plan(catalog: Catalog, path: ObjectPath, predicates: Sequence[Any]) -> Deletion:
