@@ -18,7 +18,7 @@ from tests.spark.conftest import Start
 from tests.spark.routed import MODE, by_stock_spark, drop_all, has_stamp, is_ours, partitioned, rows, stock_session
 from twophase.errors import AtomicityNotSupportedError, CatalogError
 from twophase.spark.attach import Handle
-from twophase.spark.jvm.gateway import WRITE_HINTS_PROPERTY
+from twophase.spark.jvm.local_properties import WRITE_HINTS
 from twophase.spark.routing.table_writer import SessionTableWriter
 
 pytestmark = pytest.mark.spark40
@@ -275,7 +275,7 @@ def test_an_overwrite_replaces_what_the_mode_says(spark: SparkSession, mode: str
     spark.sql("INSERT OVERWRITE t PARTITION (p = 0) SELECT 5")
     assert (5, 0) in rows(spark, "SELECT * FROM t")
     assert (9, 1) in rows(spark, "SELECT * FROM t")
-    assert spark.sparkContext.getLocalProperty(WRITE_HINTS_PROPERTY) is None
+    assert spark.sparkContext.getLocalProperty(WRITE_HINTS) is None
 
 
 @pytest.mark.promise("routing", "an append in a script, beside an overwrite of its table, stays an append")
@@ -475,10 +475,10 @@ def test_what_fails_behind_execute_immediate_does_not_run_twice(spark: SparkSess
 def test_the_intent_is_put_back_after_a_failure(spark: SparkSession) -> None:
     partitioned(spark).write.partitionBy("p").saveAsTable("t")
     spark.conf.set(MODE, "dynamic")
-    spark.sparkContext.setLocalProperty(WRITE_HINTS_PROPERTY, None)
+    spark.sparkContext.setLocalProperty(WRITE_HINTS, None)
     with pytest.raises(SparkRuntimeException):
         spark.sql("INSERT OVERWRITE t SELECT CAST(raise_error('broken') AS INT), 1")
-    assert spark.sparkContext.getLocalProperty(WRITE_HINTS_PROPERTY) is None
+    assert spark.sparkContext.getLocalProperty(WRITE_HINTS) is None
     assert len(rows(spark, "SELECT * FROM t")) == 4
 
 

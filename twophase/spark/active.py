@@ -19,7 +19,8 @@ from twophase.redaction import logger
 from twophase.spark.active_transaction import ActiveTransaction
 from twophase.spark.afterwards import afterwards
 from twophase.spark.attached import AttachedSession
-from twophase.spark.jvm.gateway import TRANSACTION_PROPERTY
+from twophase.spark.jvm import local_properties
+from twophase.spark.jvm.local_properties import TRANSACTION
 from twophase.spark.options import PREFER
 from twophase.transactions.transaction import Transaction
 
@@ -92,7 +93,7 @@ Surroundings: TypeAlias = tuple[str | None, str | None]
 
 def surroundings(session: AttachedSession) -> Surroundings:
     """The state around the running code, to be restored when a block that begins here is left."""
-    return _context.get(), session.jvm.local_property(TRANSACTION_PROPERTY)
+    return _context.get(), local_properties.get(session.spark.sparkContext, TRANSACTION)
 
 
 def enter(active: ActiveTransaction) -> None:
@@ -103,7 +104,7 @@ def enter(active: ActiveTransaction) -> None:
         active.session.rules.pin(active.transaction.id, reads_snapshot=active.transaction.isolation.pins_reads)
     _context.set(active.transaction.id)
     carried = active.transaction.id + (_SHARED if active.task else "")
-    active.session.spark.sparkContext.setLocalProperty(TRANSACTION_PROPERTY, carried)
+    local_properties.put(active.session.spark.sparkContext, TRANSACTION, carried)
 
 
 def leave(active: ActiveTransaction, before: Surroundings) -> None:
@@ -119,9 +120,9 @@ def leave(active: ActiveTransaction, before: Surroundings) -> None:
             active.session.rules.end(transaction_id)
     if _context.get() == transaction_id:
         _context.set(context)
-    if _plain(active.session.jvm.local_property(TRANSACTION_PROPERTY)) == transaction_id:
+    if _plain(local_properties.get(active.session.spark.sparkContext, TRANSACTION)) == transaction_id:
         is_open = carried is not None and find(_plain(carried)) is not None
-        active.session.spark.sparkContext.setLocalProperty(TRANSACTION_PROPERTY, carried if is_open else None)
+        local_properties.put(active.session.spark.sparkContext, TRANSACTION, carried if is_open else None)
 
 
 def _plain(carried: str | None) -> str:
@@ -132,16 +133,16 @@ def _forget_abandoned() -> None:
     """Let Spark's thread no longer carry a transaction that was left open on it, and rolled back elsewhere."""
     ids = _abandoned.pop(threading.current_thread(), set())
     context = _spark_context() if ids else None
-    if context is not None and _plain(context.getLocalProperty(TRANSACTION_PROPERTY)) in ids:
-        context.setLocalProperty(TRANSACTION_PROPERTY, None)
+    if context is not None and _plain(local_properties.get(context, TRANSACTION)) in ids:
+        local_properties.put(context, TRANSACTION, None)
 
 
 @contextmanager
 def outside() -> Iterator[None]:
     """Run a call of the user's code by Spark outside any block, whichever block its thread was started in."""
     context = _spark_context()
-    if context is not None and context.getLocalProperty(TRANSACTION_PROPERTY) is not None:
-        context.setLocalProperty(TRANSACTION_PROPERTY, None)
+    if context is not None and local_properties.get(context, TRANSACTION) is not None:
+        local_properties.put(context, TRANSACTION, None)
     yield
 
 
@@ -159,7 +160,7 @@ def carried() -> Iterator[None]:
     if context is None:  # no call to the JVM
         yield
         return
-    before = context.getLocalProperty(TRANSACTION_PROPERTY)
+    before = local_properties.get(context, TRANSACTION)
     wanted = _of_caller(before)
     if _context.get() is None and before and before.endswith(_SHARED) and _is_inherited(before):
         raise _unsure(_plain(before))
@@ -170,10 +171,10 @@ def carried() -> Iterator[None]:
 
     def restore() -> None:
         is_over = own is not None and find(own.transaction.id) is None  # The call was its COMMIT.
-        context.setLocalProperty(TRANSACTION_PROPERTY, None if is_over else before)
+        local_properties.put(context, TRANSACTION, None if is_over else before)
 
     with afterwards(restore):
-        context.setLocalProperty(TRANSACTION_PROPERTY, wanted)
+        local_properties.put(context, TRANSACTION, wanted)
         yield
 
 
@@ -184,7 +185,7 @@ def _spark_context() -> Any:
 
 
 def _surrounding(session: AttachedSession) -> str | None:
-    return _context.get() or _of_caller(session.jvm.local_property(TRANSACTION_PROPERTY))
+    return _context.get() or _of_caller(local_properties.get(session.spark.sparkContext, TRANSACTION))
 
 
 def _of_caller(carried: str | None) -> str | None:

@@ -28,7 +28,8 @@ from twophase.spark.active import (
 from twophase.spark.active_transaction import ActiveTransaction, running_task
 from twophase.spark.afterwards import afterwards
 from twophase.spark.attached import AttachedSession
-from twophase.spark.jvm.gateway import TRANSACTION_PROPERTY
+from twophase.spark.jvm import local_properties
+from twophase.spark.jvm.local_properties import TRANSACTION
 from twophase.transactions.conflict_policy import ConflictPolicy
 from twophase.transactions.transaction import Transaction
 
@@ -188,7 +189,7 @@ class WriteGroup:
         tx = self._session.coordinator.begin()
         self.active = ActiveTransaction(self._session, tx, (), self._thread, self._task)
         register(self.active)
-        self._session.spark.sparkContext.setLocalProperty(TRANSACTION_PROPERTY, tx.id)
+        local_properties.put(self._session.spark.sparkContext, TRANSACTION, tx.id)
         return self.active
 
     def let_be_read(self, around: ActiveTransaction) -> None:

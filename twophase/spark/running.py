@@ -14,7 +14,8 @@ from twophase.catalogs.hive.layout import HIDDEN_PREFIX
 from twophase.spark.afterwards import afterwards
 from twophase.spark.attached import AttachedSession
 from twophase.spark.blocks import WriteGroup
-from twophase.spark.jvm.gateway import STATEMENT_PROPERTY
+from twophase.spark.jvm import local_properties
+from twophase.spark.jvm.local_properties import STATEMENT
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,8 @@ def running_statement(session: AttachedSession) -> Iterator[RunningStatement]:
     context, token = session.spark.sparkContext, secrets.token_hex(8)
     statement = _statements[token] = RunningStatement(session)
     try:
-        with afterwards(lambda: context.setLocalProperty(STATEMENT_PROPERTY, None)):
-            context.setLocalProperty(STATEMENT_PROPERTY, token)
+        with afterwards(lambda: local_properties.put(context, STATEMENT, None)):
+            local_properties.put(context, STATEMENT, token)
             yield statement
     finally:
         del _statements[token]
@@ -89,5 +90,5 @@ def running(session: AttachedSession) -> RunningStatement | None:
     """The ``spark.sql`` statement that the JVM thread of a callback runs, if any."""
     if not any(statement.session is session for statement in list(_statements.values())):
         return None
-    found = _statements.get(session.jvm.local_property(STATEMENT_PROPERTY) or "")
+    found = _statements.get(local_properties.get(session.spark.sparkContext, STATEMENT) or "")
     return found if found is not None and found.session is session else None

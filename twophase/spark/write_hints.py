@@ -22,7 +22,8 @@ from urllib.parse import quote, unquote
 from twophase.catalog.schema_changes import MERGE_SCHEMA
 from twophase.model import ObjectPath, OverwriteScope
 from twophase.spark.afterwards import afterwards
-from twophase.spark.jvm.gateway import WRITE_HINTS_PROPERTY
+from twophase.spark.jvm import local_properties
+from twophase.spark.jvm.local_properties import WRITE_HINTS
 
 #: Option of an INSERT that runs as an append but states an overwrite.
 OVERWRITE_OPTION = "twophase.overwrite"
@@ -50,13 +51,13 @@ def carrying_hints(
     brings_columns : bool
         Whether the rows may bring columns, as by the option ``mergeSchema``.
     """
-    before = context.getLocalProperty(WRITE_HINTS_PROPERTY)
+    before = local_properties.get(context, WRITE_HINTS)
     token = secrets.token_hex(8)
     _options[token] = options
     try:
-        with afterwards(lambda: context.setLocalProperty(WRITE_HINTS_PROPERTY, before)):
+        with afterwards(lambda: local_properties.put(context, WRITE_HINTS, before)):
             facts = {"options": token, "session_table": session_table, "brings_columns": brings_columns}
-            context.setLocalProperty(WRITE_HINTS_PROPERTY, json.dumps(facts))
+            local_properties.put(context, WRITE_HINTS, json.dumps(facts))
             yield
     finally:
         _options.pop(token, None)

@@ -49,10 +49,11 @@ from twophase.spark.connector.spark_versions import definition_facts, is_for_wri
 from twophase.spark.connector.table import FilesTable, StagedTable, TableProxy, WriteTable, unread
 from twophase.spark.ddl import created_tables, renamed_tables, rewriting
 from twophase.spark.errors import thrown_to_spark
-from twophase.spark.jvm import caches, tables, values
+from twophase.spark.jvm import caches, local_properties, tables, values
 from twophase.spark.jvm.callback_cache import ALWAYS, CachePolicy
 from twophase.spark.jvm.formats import DEFAULT_FORMAT, with_hive_format
-from twophase.spark.jvm.gateway import CATALOG, WRITE_HINTS_PROPERTY
+from twophase.spark.jvm.gateway import CATALOG
+from twophase.spark.jvm.local_properties import WRITE_HINTS
 from twophase.spark.jvm.metastore import session_read_table
 from twophase.spark.schema_versions import altering, creating, dropping
 from twophase.spark.staged import (
@@ -312,7 +313,7 @@ class NativeCatalog(NamespacesMixin, Proxy):
 
     def _with_options(self, path: ObjectPath, definition: TableDefinition) -> TableDefinition:
         """Add the options of a ``DataFrameWriter``: Spark itself passes them only after the table is staged."""
-        options = options_of(self._jvm.local_property(WRITE_HINTS_PROPERTY), path)
+        options = options_of(local_properties.get(self._session.spark.sparkContext, WRITE_HINTS), path)
         # Spark uses such an option as the table's comment, which its own catalog does not.
         echo = any(key.lower() == "comment" and value == definition.comment for key, value in options.items())
         comment = None if echo else definition.comment

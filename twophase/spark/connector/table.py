@@ -19,11 +19,12 @@ from twophase.spark.connector.base import Proxy
 from twophase.spark.connector.definition import table_properties, table_transforms, with_written_values
 from twophase.spark.connector.write import Insert, WriteBuilder
 from twophase.spark.errors import thrown_to_spark
-from twophase.spark.jvm import tables, values
+from twophase.spark.jvm import local_properties, tables, values
 from twophase.spark.jvm.callback_cache import ALWAYS, CachePolicy
 from twophase.spark.jvm.defaults import with_waiting
-from twophase.spark.jvm.gateway import CATALOG, WRITE_HINTS_PROPERTY
+from twophase.spark.jvm.gateway import CATALOG
 from twophase.spark.jvm.listed import listed_scan_builder
+from twophase.spark.jvm.local_properties import WRITE_HINTS
 from twophase.spark.staged import staged_table
 from twophase.spark.statement import StatementContext, finish_statement, open_statement, run_statement, write_rows
 from twophase.spark.versions_read import StateRead, remember, version_read
@@ -200,8 +201,9 @@ class WriteTable(TableProxy):
         if isinstance(catalog, SupportsColumnDefaults):
             self._defaults = catalog.column_defaults(path, staged[0] if staged else None)
         self._computed = {name for name, sql in self._defaults.items() if sql is None}
+        hints = local_properties.get(session.spark.sparkContext, WRITE_HINTS)
         self._brings = isinstance(catalog, SupportsSchemaOnWrite) and (
-            brings_columns(self._jvm.local_property(WRITE_HINTS_PROPERTY)) or accepts_any_schema(catalog, definition)
+            brings_columns(hints) or accepts_any_schema(catalog, definition)
         )
 
     def _identity(self) -> tuple[Any, ...]:

@@ -6,9 +6,13 @@ to any local client; here each connection must present a secret, which the JVM r
 
 from __future__ import annotations
 
+import functools
 import secrets
 import threading
+from collections.abc import Callable
 from typing import Any
+
+from twophase.spark.jvm import local_properties
 
 _lock = threading.Lock()
 #: Each gateway's former handling of Java exceptions.
@@ -29,7 +33,12 @@ class _Guard:
         found = None if name.startswith("_") else getattr(object.__getattribute__(self, "_target"), name)
         if not callable(found):
             raise AttributeError(name)
-        return found
+        return functools.partial(_called, found)
+
+
+def _called(method: Callable[..., Any], *arguments: Any) -> Any:
+    with local_properties.read_once():
+        return method(*arguments)
 
 
 def start(gateway: Any) -> None:

@@ -26,11 +26,6 @@ WRITE = "org.apache.spark.sql.connector.write."
 #: Py4J's: at level DEBUG they show all that passes the gateway, settings included, and are redacted as our own.
 _LOGGERS = ("py4j.clientserver", "py4j.java_gateway")
 
-#: Local properties that carry a statement's context through the JVM's thread.
-TRANSACTION_PROPERTY = "twophase.transaction"
-WRITE_HINTS_PROPERTY = "twophase.hints"
-STATEMENT_PROPERTY = "twophase.statement"
-
 
 @contextmanager
 def private_name(name: str, spark: Any) -> Iterator[None]:
@@ -119,8 +114,3 @@ class Jvm:
         """The identity of this JVM session."""
         with private_name("SparkSession.sessionUUID", self.spark):
             return str(self.session.sessionUUID())
-
-    def local_property(self, name: str) -> str | None:
-        """A local property of the statement's thread; in a callback that is the thread of the user's call."""
-        value = self.spark.sparkContext.getLocalProperty(name)
-        return None if value is None else str(value)
