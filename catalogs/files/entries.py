@@ -36,7 +36,7 @@ class Entry:
 def data_entries(entries: list[Entry]) -> Iterator[Entry]:
     """Files that hold (or belong to) rows, without our stamps, and without markers and staging of Spark and Hive."""
     for entry in entries:
-        if entry.is_file and not any(is_hidden(part) for part in entry.name.split("/")):
+        if entry.is_file and not any(map(is_hidden, entry.name.split("/"))):
             yield entry
 
 

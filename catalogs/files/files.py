@@ -347,19 +347,10 @@ class Files:
         (store, path), (_, new_path) = self.find(source), self.find(target)
         store.link(path, new_path)
 
-    def link_names(self, source: str, target: str, names: Iterable[tuple[str, str]]) -> None:
-        """Make hard links to files of one directory in another one: many in the time of a few. Idempotent.
-
-        Parameters
-        ----------
-        source, target : str
-            The directories.
-        names : iterable of (str, str)
-            The name of each file, and its new name.
-        """
+    def linking(self, source: str, target: str) -> Callable[[str, str], None]:
+        """As :meth:`link`, for many files of one directory: by the name of each, and its name in the other one."""
         (store, path), (_, new_path) = self.find(source), self.find(target)
-        for name, new_name in names:
-            store.link(f"{path}/{name}", f"{new_path}/{new_name}")
+        return lambda name, new_name: store.link(f"{path}/{name}", f"{new_path}/{new_name}")
 
     def copy(self, source: str, target: str) -> None:
         """Copy a file."""

@@ -72,12 +72,12 @@ class LocalStore(ArrowStore):
         return max(found.st_mtime_ns, found.st_ctime_ns)
 
     def changes(self, path: str) -> Iterator[tuple[str, int, int]]:
+        above = len(os.path.join(path, ""))
         for directory, names, files in os.walk(path):
             for name in (*names, *files):
                 with suppress(FileNotFoundError):
-                    facts = os.lstat(os.path.join(directory, name))
-                    size = 0 if name in names else facts.st_size
-                    yield os.path.relpath(os.path.join(directory, name), path), size, facts.st_mtime_ns
+                    facts = os.lstat(found := os.path.join(directory, name))
+                    yield found[above:], 0 if name in names else facts.st_size, facts.st_mtime_ns
 
     def owner(self, path: str) -> int | None:
         try:

@@ -93,8 +93,8 @@ def link_flat(files: Files, source: str, target: str, transaction_id: str) -> No
         Not all of them could be linked.
     """
     files.make_directory(target)
-    for entry in data_entries(files.list(source)):
-        _link(files, join(source, entry.name), join(target, flat_name(entry.name)), transaction_id)
+    names = [entry.name for entry in data_entries(files.list(source))]
+    _link_named(files, source, target, ((name, flat_name(name)) for name in names), transaction_id)
 
 
 def link_tree(files: Files, source: str, target: str, keep: Keep, transaction_id: str) -> None:
@@ -105,11 +105,10 @@ def link_tree(files: Files, source: str, target: str, keep: Keep, transaction_id
     CannotLinkError
         Not all of them could be linked.
     """
-    entries = [entry for entry in data_entries(files.list(source)) if keep(entry.name)]
-    for directory in sorted({posixpath.dirname(entry.name) for entry in entries}):
+    names = [entry.name for entry in data_entries(files.list(source)) if keep(entry.name)]
+    for directory in sorted(set(map(posixpath.dirname, names))):
         files.make_directory(join(target, directory) if directory else target)
-    for entry in entries:
-        _link(files, join(source, entry.name), join(target, entry.name), transaction_id)
+    _link_named(files, source, target, zip(names, names, strict=True), transaction_id)
 
 
 def link_as(files: Files, source: str, target: str) -> None:
@@ -132,13 +131,10 @@ def link_names(files: Files, source: str, target: str, names: Iterable[tuple[str
     CannotLinkError
         Not all of them could be linked.
     """
+    link = files.linking(source, target)
     with _linking(f"A file of {source}", f"in {target}"):
-        files.link_names(source, target, names)
-
-
-def _link(files: Files, source: str, target: str, transaction_id: str) -> None:
-    with _linking(source, target):
-        _link_named(files, source, target, transaction_id)
+        for name, new_name in names:
+            link(name, new_name)
 
 
 @contextmanager
@@ -154,13 +150,16 @@ def _linking(source: str, target: str) -> Iterator[None]:
         ) from error
 
 
-def _link_named(files: Files, source: str, target: str, transaction_id: str) -> None:
-    try:
-        files.link(source, target)
-    except FileExistsError:
-        # Another file has this name (Hive's own writers use 000000_0): any other name is fine.
-        directory, name = posixpath.split(target)
-        files.link(source, join(directory, f"{transaction_id}-{name}"))
+def _link_named(files: Files, source: str, target: str, names: Iterable[tuple[str, str]], transaction_id: str) -> None:
+    link = files.linking(source, target)
+    with _linking(f"A file of {source}", f"in {target}"):
+        for name, new_name in names:
+            try:
+                link(name, new_name)
+            except FileExistsError:
+                # Another file has this name (Hive's own writers use 000000_0): any other name is fine.
+                directory, last = posixpath.split(new_name)
+                link(name, posixpath.join(directory, f"{transaction_id}-{last}"))
 
 
 def is_marked(files: Files, directory: str, mark: Any) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -54,14 +54,17 @@ class ProbedFiles(Files):
 
     def __getattribute__(self, name: str) -> Any:
         found = super().__getattribute__(name)
-        if name not in CHANGES:
-            return found
+        if name == "linking":
+            return lambda *directories: _probed("link", found(*directories))
+        return _probed(name, found) if name in CHANGES else found
 
-        def change(*args: Any, **options: Any) -> Any:
-            with failpoints.step(POINTS[f"files.{name}"]):
-                return found(*args, **options)
 
-        return change
+def _probed(name: str, change: Callable[..., Any]) -> Callable[..., Any]:
+    def probed(*args: Any, **options: Any) -> Any:
+        with failpoints.step(POINTS[f"files.{name}"]):
+            return change(*args, **options)
+
+    return probed
 
 
 class FileMetastore(Metastore):
