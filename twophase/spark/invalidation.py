@@ -140,9 +140,10 @@ class CacheInvalidation:
 
         Entries under a name of Spark's own catalog stay: they never contain staged rows.
         """
+        if caches.nothing_cached(self._jvm):
+            return []
         entries = self.cached(catalog, path)
-        if not caches.nothing_cached(self._jvm):
-            caches.uncache(self._jvm, self._own_name(catalog, path))
+        caches.uncache(self._jvm, self._own_name(catalog, path))
         return entries
 
     def _cached_as(self, name: str) -> CachedTable | None:

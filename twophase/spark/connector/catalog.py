@@ -40,7 +40,7 @@ from twophase.spark.attached import AttachedSession
 from twophase.spark.connector import schema_history
 from twophase.spark.connector.base import Proxy
 from twophase.spark.connector.checked import CheckedTable, lists_when_executed
-from twophase.spark.connector.definition import changes_of, definition_of, object_path
+from twophase.spark.connector.definition import changes_of, definition_of
 from twophase.spark.connector.delete import DeletableTable, TruncatableBatchesTable, TruncatableParquetTable
 from twophase.spark.connector.namespaces import NamespacesMixin
 from twophase.spark.connector.parquet import ParquetTable
@@ -55,6 +55,7 @@ from twophase.spark.jvm.formats import DEFAULT_FORMAT, with_hive_format
 from twophase.spark.jvm.gateway import CATALOG
 from twophase.spark.jvm.local_properties import WRITE_HINTS
 from twophase.spark.jvm.metastore import session_read_table
+from twophase.spark.jvm.passed import object_path
 from twophase.spark.schema_versions import altering, creating, dropping
 from twophase.spark.staged import (
     is_dropped,
@@ -167,12 +168,12 @@ class NativeCatalog(NamespacesMixin, Proxy):
             if not path.namespace:
                 raise TableNotExistError(f"Table {path} has no database.", path=path)
             require_there(active.current_transaction(self._session), self._catalog, path)
-            as_of = time_travel(arguments)
-            if as_of:
-                return self._read_table(path, self._source_as_of(path, **as_of))
             if is_for_writing(arguments):
                 kind = DeletableTable if self._catalog.capabilities.delete else WriteTable
                 return kind(self._session, self._catalog, path, self._definition(path))
+            as_of = time_travel(arguments)
+            if as_of:
+                return self._read_table(path, self._source_as_of(path, **as_of))
             history = schema_history.source(self._session, self._catalog, path)
             return self._readable(path) if history is None else self._read_table(path, history)
 

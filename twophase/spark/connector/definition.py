@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from twophase.catalog import Catalog, TableChange
 from twophase.errors import CatalogError
-from twophase.model import BucketSpec, ObjectPath, OverwriteScope, TableDefinition, Transform, quote
+from twophase.model import BucketSpec, OverwriteScope, TableDefinition, Transform, quote
 from twophase.spark import types
 from twophase.spark.jvm import column_defaults, tables, values
 from twophase.spark.jvm.expressions import column_of, is_literal, text_as, text_of, truth_of
@@ -29,11 +29,6 @@ _OF_THE_SESSION = {"location": "SET LOCATION", "collation": "DEFAULT COLLATION"}
 RESERVED = frozenset(
     {"provider", "location", "comment", "owner", "external", "is_managed_location", "table_type", _STORED_AS, *_HIVE}
 )
-
-
-def object_path(jvm: Jvm, identifier: Any) -> ObjectPath:
-    """The path of a v2 identifier."""
-    return ObjectPath(values.parts(jvm, identifier.namespace()), identifier.name())
 
 
 # -- from Spark --------------------------------------------------------------------------------------------------------

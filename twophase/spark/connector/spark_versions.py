@@ -20,7 +20,7 @@ def definition_facts(arguments: tuple[Any, ...]) -> tuple[Any, Any, Any]:
 
 def is_for_writing(arguments: tuple[Any, ...]) -> bool:
     """Whether Spark intends to write a table, from what it passes to ``loadTable`` behind its name."""
-    if not arguments:
+    if not arguments or isinstance(arguments[0], (int, str)):  # or the state of a time travel, Spark 4.0
         return False
     first = arguments[0]
     if len(arguments) == 1:  # a set of privileges, Spark 4.0

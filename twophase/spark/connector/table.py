@@ -25,6 +25,7 @@ from twophase.spark.jvm.defaults import with_waiting
 from twophase.spark.jvm.gateway import CATALOG
 from twophase.spark.jvm.listed import listed_scan_builder
 from twophase.spark.jvm.local_properties import WRITE_HINTS
+from twophase.spark.jvm.passed import write_info
 from twophase.spark.staged import staged_table
 from twophase.spark.statement import StatementContext, finish_statement, open_statement, run_statement, write_rows
 from twophase.spark.versions_read import StateRead, remember, version_read
@@ -219,13 +220,14 @@ class WriteTable(TableProxy):
 
     def newWriteBuilder(self, info: Any) -> Any:
         with thrown_to_spark(self._jvm):
-            stated, options = stated_overwrite(values.entries(self._jvm, info.options().asCaseSensitiveMap()))
+            given, schema = write_info(self._jvm, info)
+            stated, options = stated_overwrite(given)
             if stated is not None:
                 stated = with_written_values(self._jvm, stated, self._definition)
             if isinstance(self._catalog, SupportsSchemaOnWrite):
                 options = {key: value for key, value in options.items() if key.lower() != MERGE_SCHEMA.lower()}
                 options |= {MERGE_SCHEMA: "true"} if self._brings else {}
-            rows = TableDefinition(schema=types.to_arrow(str(info.schema().json())), options=options)
+            rows = TableDefinition(schema=types.to_arrow(schema), options=options)
             return WriteBuilder(
                 self._jvm,
                 self._definition,

@@ -39,6 +39,7 @@ _BELOW = {
     "Relations": "Tables",
     "JobEvents": "Nodes",
     "FormerNames": "Nodes",
+    "Passed": "Nodes",
     "TaskFiles": "Nodes",
 }
 

@@ -182,6 +182,9 @@ class NameReader:
         with private_name("SessionCatalog.getTempView", self.spark):
             return bool(self._catalog.getTempView(name).isDefined())
 
+    def extension(self) -> None:
+        """Not known: it is a setting of the session."""
+
     def table(self, database: str, name: str) -> TableFacts | None:
         """Look a table up in the metastore, once; None if it does not exist."""
         with private_name("SessionCatalog.getTableMetadata", self.spark):

@@ -31,10 +31,10 @@ def columns(jvm: Jvm, text: str) -> Any:
 
 
 def _columns(jvm: Jvm, made: Any) -> Any:
-    util = jvm.kind(CATALOG + "CatalogV2Util")
-    with private_name("CatalogV2Util.structTypeToV2Columns", jvm.spark):
-        more = jvm.once(("structTypeToV2Columns",), lambda: _default(util, "structTypeToV2Columns", 2))
-        return util.structTypeToV2Columns(made, *more)
+    util, name = CATALOG + "CatalogV2Util", "structTypeToV2Columns"
+    with private_name(f"CatalogV2Util.{name}", jvm.spark):
+        more = jvm.once((name,), lambda: _default(jvm.kind(util), name, 2))
+        return jvm.static(util, name)(made, *more)
 
 
 def _spoils_defaults(jvm: Jvm) -> bool:

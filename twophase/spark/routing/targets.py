@@ -52,6 +52,9 @@ class Names(Protocol):
     def is_temporary_view(self, name: str) -> bool:
         """Return whether a temporary view has this name."""
 
+    def extension(self) -> str | None:
+        """The session's setting of what serves its session catalog; None if it is to be looked up."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlanNames:
@@ -79,6 +82,9 @@ class PlanNames:
 
     def is_temporary_view(self, _: str) -> bool:
         return bool(self.facts["is_temporary_view"])
+
+    def extension(self) -> str:
+        return str(self.facts["extension"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,13 +168,14 @@ class Targets:
         if not all(parts) or (views and _is_temporary_view(parts, names)):
             return None
         if len(parts) == 3 and parts[0].lower() == SESSION_CATALOG:
-            return self.in_session(ObjectPath.of(*parts[1:]))
+            return self.in_session(ObjectPath.of(*parts[1:]), names.extension())
         current = names.current_catalog()
         if current in self._session.catalogs:
             return self._in_current(current, parts, names)
         if current != SESSION_CATALOG or len(parts) > 2 or _is_elsewhere(parts, names):
             return None
-        return self.in_session(ObjectPath.of(*(parts if len(parts) == 2 else (names.current_database(), *parts))))
+        path = ObjectPath.of(*(parts if len(parts) == 2 else (names.current_database(), *parts)))
+        return self.in_session(path, names.extension())
 
     def in_session(self, path: ObjectPath, extension: str | None = None) -> Target | None:
         """A table of the session catalog; None if twophase does not serve it.

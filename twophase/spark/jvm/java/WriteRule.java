@@ -13,7 +13,6 @@ import scala.Option;
 
 /** A rule about each write of a plan, which may be below a WITH, or one of several. */
 public abstract class WriteRule extends SessionRule {
-    private static final String EXTENSION = "spark.sql.catalog.spark_catalog";
     /** On the rows of an INSERT: the table to write, and whether it is overwritten. */
     protected static final TreeNodeTag TAKEN = new TreeNodeTag("twophase.taken");
 
@@ -52,7 +51,7 @@ public abstract class WriteRule extends SessionRule {
         putName(facts, table);
         facts.put("provider", table.provider().isDefined() ? table.provider().get() : "hive");
         facts.put("partition_columns", listed(table.partitionColumnNames()));
-        facts.put("extension", state().conf().getConfString(EXTENSION, "builtin"));
+        facts.put("extension", extension());
         return ask(facts) == null ? null : new InsertTarget(python, catalog, table);
     }
 
