@@ -61,6 +61,27 @@ def test_a_write_of_one_row_makes_few_calls(
     assert all(one <= most for one, most in zip(told, COSTS[statement], strict=True)), told
 
 
+#: As :data:`COSTS`, of a statement in a block that has written the table before.
+IN_A_BLOCK = {
+    "INSERT INTO t SELECT 1": (2, 33, 2, 1, 1),
+    "INSERT OVERWRITE t SELECT 1": (2, 36, 3, 1, 1),
+    "INSERT INTO p PARTITION (k = 5) SELECT 1": (4, 46, 2, 1, 1),
+}
+
+
+@pytest.mark.promise(
+    "cost", "a write of one row in a block makes few calls of the metastore, of the JVM and of the timeline"
+)
+@pytest.mark.parametrize("statement", IN_A_BLOCK)
+def test_a_write_of_one_row_in_a_block_makes_few_calls(spark: SparkSession, statement: str) -> None:
+    with twophase.transaction(spark):
+        for _ in range(2):
+            spark.sql(statement)
+        spent: Counts = counted(spark, lambda: spark.sql(statement))
+    told = totals(spent)
+    assert all(one <= most for one, most in zip(told, IN_A_BLOCK[statement], strict=True)), told
+
+
 @pytest.mark.promise(
     "cost", "a SELECT outside of a block calls the JVM, the metastore and the timeline as stock Spark does"
 )

@@ -83,8 +83,7 @@ class Choice:
 
     def _table(self) -> HiveTable:
         """The table, whose format and directory decide; ``prepare`` compares it with the current one."""
-        planned = self._write.planned if self._write.state.autocommit else None
-        return planned or self._target.check_unchanged()
+        return self._write.planned or self._target.check_unchanged()
 
     def without_links(self) -> None:
         """Choose again without links: a file has the maximum number of links, or the filesystem supports none."""
