@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import posixpath
 import re
@@ -30,6 +31,7 @@ def base_name(location: str) -> str:
     return location.rstrip("/").rpartition("/")[2]
 
 
+@functools.lru_cache(1024)
 def normal(location: str) -> str:
     """The canonical spelling of a location: local paths as ``file:/...``, no slash at the end."""
     scheme = _SCHEME.match(location)
