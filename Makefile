@@ -18,7 +18,7 @@ help: ## Show this list
 demo: .venv/.installed java ## Watch real statements fail, be killed and recover, beside stock Spark (under two minutes)
 	@.venv/bin/python -m demo
 
-test: .venv/spark.jsa servers ## Prove each promise once (a quarter of an hour)
+test: .venv/spark.jsa servers ## Prove each promise once (under ten minutes)
 	@.venv/bin/python -m pytest $(SHARED) -m quick $(PYTEST_ARGS)
 
 test-all: .venv/spark.jsa servers ## Run the tests, but what repeats others (over an hour)
