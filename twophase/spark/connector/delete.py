@@ -6,7 +6,7 @@ import functools
 import operator
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 
@@ -32,15 +32,20 @@ from twophase.spark.statement import StatementContext, open_statement, run_state
 # ruff: noqa: N802
 
 
+#: The interfaces of a table that is read, and emptied.
+TRUNCATABLE = [CATALOG + "SupportsRead", CATALOG + "TruncatableTable"]
+
+
 class _Truncatable(TableProxy):
     """A table that is emptied by an overwrite without rows."""
-
-    interfaces: ClassVar = [CATALOG + "SupportsRead", CATALOG + "TruncatableTable"]
 
     def truncateTable(self, *_: Any) -> bool:
         with thrown_to_spark(self._jvm):
             truncate(self._session, self._catalog, self._path)
             return True
+
+    class Java:
+        implements = TRUNCATABLE
 
 
 class DeletableTable(_Truncatable, WriteTable):
@@ -86,14 +91,14 @@ class TruncatableBatchesTable(_Truncatable, BatchesTable):
     """A table for reads, and the target of ``TRUNCATE TABLE``."""
 
     class Java:
-        implements = _Truncatable.interfaces
+        implements = TRUNCATABLE
 
 
 class TruncatableParquetTable(_Truncatable, ParquetTable):
     """A table for reads, and the target of ``TRUNCATE TABLE``."""
 
     class Java:
-        implements = _Truncatable.interfaces
+        implements = TRUNCATABLE
 
 
 def _plan(catalog: Catalog, path: ObjectPath, predicates: Sequence[Any]) -> Deletion:
