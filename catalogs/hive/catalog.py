@@ -540,11 +540,11 @@ class HiveCatalog(
         self._housekeeping.partitions_sought(self.canonical(path))
 
     def table_dropped(self, path: ObjectPath) -> None:
-        self._housekeeping.name_left(self.canonical(path))
+        self._housekeeping.free_default_location(self.canonical(path))
 
     def table_renamed(self, path: ObjectPath, new_path: ObjectPath) -> None:
         self._housekeeping.table_renamed(self.canonical(new_path))
-        self._housekeeping.name_left(self.canonical(path))
+        self._housekeeping.free_default_location(self.canonical(path))
 
     def check(self) -> list[str]:
         try:

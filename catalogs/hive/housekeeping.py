@@ -264,7 +264,7 @@ class Housekeeping:
 
     # -- a dropped table -----------------------------------------------------------------------------------------
 
-    def name_left(self, path: ObjectPath) -> None:
+    def free_default_location(self, path: ObjectPath) -> None:
         """Free the default location of a name that its table has left. Replaced versions are left to ``clean``.
 
         Other tables are checked only if rows are left, over which another writer may have created a table.

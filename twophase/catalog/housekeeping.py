@@ -97,6 +97,8 @@ class SupportsExternalChanges(Catalog):
     def table_renamed(self, path: ObjectPath, new_path: ObjectPath) -> None:
         """Make sure that a table finds its files after the host has renamed it, bypassing the catalog. Idempotent.
 
+        What its former name has left at the default location is removed, as after a drop: the name is free.
+
         Parameters
         ----------
         path : ObjectPath

@@ -86,7 +86,7 @@ def table_definition(transaction: Transaction | None, catalog: Catalog, path: Ob
 
 
 def written_definition(transaction: Transaction | None, catalog: Catalog, path: ObjectPath) -> TableDefinition:
-    """The definition that rows for a table are cast to: one that the transaction makes has the store's own types.
+    """The definition that rows for a table are cast to; with the types of the store if the transaction makes the table.
 
     Those are what later statements will see: a lake has no CHAR, and a TINYINT is a smallint in PostgreSQL.
 
@@ -97,9 +97,9 @@ def written_definition(transaction: Transaction | None, catalog: Catalog, path: 
     """
     declared = table_definition(transaction, catalog, path)
     participant = transaction.find(catalog.name, path) if transaction else None
-    if transaction is None or participant is None or not catalog.capabilities.own_types:
+    if transaction is None or participant is None:
         return declared
-    if not transaction.member(participant).redefines:
+    if not (catalog.capabilities.own_types and transaction.member(participant).redefines):
         return declared
     try:
         source = participant.read_source()

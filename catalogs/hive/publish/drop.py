@@ -98,7 +98,7 @@ class DropTable(Publisher):
             return
         self.staging.mark_published()
         self._dropped.remove()
-        Housekeeping(self.write.store).name_left(self.write.path)
+        Housekeeping(self.write.store).free_default_location(self.write.path)
         self._forget()
 
     def compensate(self) -> bool:

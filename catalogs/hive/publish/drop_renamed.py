@@ -40,7 +40,7 @@ class DropRenamed(DropTable):
         super().finish()
         if self.is_marked():
             self.displaced.finish()
-            Housekeeping(self.write.store).name_left(self._renamed.path)
+            Housekeeping(self.write.store).free_default_location(self._renamed.path)
 
     def compensate(self) -> bool:
         if not super().compensate():

@@ -73,7 +73,7 @@ class RenameTable(OneCall):
         if self.was_published():
             self.staging.mark_published()
             self.displaced.finish()
-            Housekeeping(self.write.store).name_left(self.former)
+            Housekeeping(self.write.store).free_default_location(self.former)
             self.announce()
 
     def is_changed_back(self) -> bool:
