@@ -13,10 +13,6 @@ _engines: weakref.WeakSet[sa.Engine] = weakref.WeakSet()
 def keep_from_children(engine: sa.Engine) -> sa.Engine:
     """Have a forked child make connections of its own, and close only those, also when it ends.
 
-    Parameters
-    ----------
-    engine : sqlalchemy.Engine
-
     Returns
     -------
     sqlalchemy.Engine

@@ -56,13 +56,7 @@ def refuse_untried(path: object, *locations: str | None, environment: Environmen
 
 
 def requirements(location: str, environment: Environment) -> str:
-    """Say what a session needs to write at a location, as the end of a sentence; nothing for a local one.
-
-    Parameters
-    ----------
-    location : str
-    environment : Environment
-    """
+    """Say what a session needs to write at a location, as the end of a sentence; nothing for a local one."""
     if normal(location).startswith(LOCAL):
         return ""
     shared = f", and a timeline that is no file, or {LOCAL_TIMELINE}=allow"

@@ -224,11 +224,6 @@ class DroppedTable(DisplacedTable):
 
 
 def displaced_by(write: TableWrite) -> DisplacedTable:
-    """Return the table that has the name of a write until the publish.
-
-    Parameters
-    ----------
-    write : TableWrite
-    """
+    """Return the table that has the name of a write until the publish."""
     displaced = write.state.displaces
     return DisplacedTable(write) if displaced is None or displaced.renamed_by is not None else DroppedTable(write)

@@ -177,22 +177,12 @@ def plan_leave(path: ObjectPath, arriving: dict[str, Any], context: WriteContext
 
 
 def is_renamed(document: Mapping[str, Any]) -> bool:
-    """Return whether a document is that of the new name of a renamed table.
-
-    Parameters
-    ----------
-    document : mapping
-    """
+    """Return whether a document is that of the new name of a renamed table."""
     return bool(document["effect"] == RENAME)
 
 
 def pair_of(state: WriteState) -> str | None:
-    """Return the key of the participants of a renamed table, under all its names; None for any other.
-
-    Parameters
-    ----------
-    state : WriteState
-    """
+    """Return the key of the participants of a renamed table, under all its names; None for any other."""
     if state.effect not in (RENAME, LEAVE):
         return None
     new = state if state.effect == RENAME else WriteState.from_document(state.of(LeaveState).arriving)

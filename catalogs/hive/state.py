@@ -389,12 +389,7 @@ class WriteState:
 
 
 def renamed_by(state: WriteState) -> int:
-    """Return the ordinal of the statement that has first renamed the table to which a write gives a name.
-
-    Parameters
-    ----------
-    state : WriteState
-    """
+    """Return the ordinal of the statement that has first renamed the table to which a write gives a name."""
     first = state.of(RenameState).renamed_by
     return state.ordinal if first is None else first
 

@@ -7,12 +7,7 @@ from twophase.catalogs.hive.store import HiveStore
 
 
 def described(store: HiveStore) -> list[str]:
-    """Each file system on which a database has its tables by default, in one line.
-
-    Parameters
-    ----------
-    store : HiveStore
-    """
+    """Each file system on which a database has its tables by default, in one line."""
     locations = map(store.metastore.database_location, store.metastore.list_databases())
     found = {
         shown_file_system(location): (store.files.kind(location), requirements(location, store.environment))
@@ -23,12 +18,7 @@ def described(store: HiveStore) -> list[str]:
 
 
 def levels_on(kind: StorageKind) -> str:
-    """The levels of the statements whose publish depends on the kind of storage.
-
-    Parameters
-    ----------
-    kind : StorageKind
-    """
+    """The levels of the statements whose publish depends on the kind of storage."""
     one = "atomic" if kind.shows_whole_files else "reversible"
     if kind.hard_links:
         several = "atomic"

@@ -117,22 +117,12 @@ def _lines(text: str) -> list[str]:
 
 
 def is_made(member: Member, connection: sa.Connection) -> bool:
-    """Return whether the altered copy is complete.
-
-    Parameters
-    ----------
-    member : Member
-    connection : sqlalchemy.Connection
-    """
+    """Return whether the altered copy is complete."""
     return TAKEN_OVER in member.store.written(connection, member.place)
 
 
 def make(member: Member) -> TableDefinition:
     """Copy the table with its rows, alter the copy, and return the definition of it.
-
-    Parameters
-    ----------
-    member : Member
 
     Raises
     ------
@@ -191,11 +181,6 @@ def _keep_counter(member: Member, connection: sa.Connection) -> None:
 
 def check_unchanged(member: Member, connection: sa.Connection) -> None:
     """Refuse to publish the copy of a table that another session has altered since.
-
-    Parameters
-    ----------
-    member : Member
-    connection : sqlalchemy.Connection
 
     Raises
     ------

@@ -16,24 +16,13 @@ _NOT_KEPT = ("owner", "location")
 
 
 def note_of(properties: Mapping[str, str]) -> Note:
-    """Return the note of a new database.
-
-    Parameters
-    ----------
-    properties : mapping of str to str
-    """
+    """Return the note of a new database."""
     kept = {key: value for key, value in properties.items() if key not in (_COMMENT, *_NOT_KEPT)}
     return Note(properties.get(_COMMENT), kept)
 
 
 def properties_of(store: Store, database: str) -> dict[str, str]:
-    """Return the properties of a database, ``comment`` among them; none where a database has no comment.
-
-    Parameters
-    ----------
-    store : Store
-    database : str
-    """
+    """Return the properties of a database, ``comment`` among them; none where a database has no comment."""
     if not store.database.comments_databases:
         return {}
     with store.begin(database, path=database, read_only=True) as connection:
@@ -43,12 +32,6 @@ def properties_of(store: Store, database: str) -> dict[str, str]:
 
 def alter(store: Store, database: str, changes: Mapping[str, str | None]) -> None:
     """Set properties of a database, and remove those that are None, in one transaction.
-
-    Parameters
-    ----------
-    store : Store
-    database : str
-    changes : mapping of str to str or None
 
     Raises
     ------

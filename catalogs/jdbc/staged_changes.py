@@ -38,12 +38,6 @@ class Attempt:
 def attempt(store: Store, path: ObjectPath, statements: Sequence[Sequence[TableChange]]) -> Attempt:
     """Alter a table, look at it, and roll that back.
 
-    Parameters
-    ----------
-    store : Store
-    path : ObjectPath
-    statements : sequence of sequence of TableChange
-
     Raises
     ------
     CatalogError, SchemaError
@@ -59,13 +53,7 @@ def attempt(store: Store, path: ObjectPath, statements: Sequence[Sequence[TableC
 
 
 def apply(member: Member, connection: sa.Connection) -> None:
-    """Alter the target, in the transaction of the publish.
-
-    Parameters
-    ----------
-    member : Member
-    connection : sqlalchemy.Connection
-    """
+    """Alter the target, in the transaction of the publish."""
     for changes in statements_of(member.document):
         altering.apply(member.store.database, connection, member.path, changes)
 
@@ -74,33 +62,18 @@ def apply(member: Member, connection: sa.Connection) -> None:
 
 
 def statements_of(document: Mapping[str, Any]) -> list[list[TableChange]]:
-    """Return the changes of each ALTER TABLE that a participant publishes.
-
-    Parameters
-    ----------
-    document : mapping
-    """
+    """Return the changes of each ALTER TABLE that a participant publishes."""
     return [[_from_document(change) for change in statement] for statement in document["statements"]]
 
 
 def without_secrets(definition: TableDefinition) -> TableDefinition:
-    """Return a definition as a document may hold it.
-
-    Parameters
-    ----------
-    definition : TableDefinition
-    """
+    """Return a definition as a document may hold it."""
     kept = {key: value for key, value in definition.properties.items() if not is_secret(key, value)}
     return replace(definition, properties=kept)
 
 
 def to_document(change: TableChange) -> dict[str, Any]:
-    """Return the plain JSON document of a change.
-
-    Parameters
-    ----------
-    change : TableChange
-    """
+    """Return the plain JSON document of a change."""
     facts = dict(change.arguments)
     if "field" in facts:
         facts["field"] = TableDefinition(facts["field"]).to_document()

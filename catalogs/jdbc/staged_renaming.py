@@ -116,22 +116,12 @@ def plan_leave(store: Store, path: ObjectPath, context: WriteContext, since: flo
 
 
 def is_renamed(document: Mapping[str, Any]) -> bool:
-    """Return whether a document is that of the new name of a renamed table, which may be dropped by it.
-
-    Parameters
-    ----------
-    document : mapping
-    """
+    """Return whether a document is that of the new name of a renamed table, which may be dropped by it."""
     return document["effect"] == RENAME or (document["effect"] == DROP and "emptied" in document)
 
 
 def takes_dropped_name(document: Mapping[str, Any]) -> bool:
-    """Return whether a document is that of a renamed table that gets the name of one which its transaction drops.
-
-    Parameters
-    ----------
-    document : mapping
-    """
+    """Return whether a document is that of a renamed table that gets the name of one which its transaction drops."""
     return is_renamed(document) and bool(document.get("anew"))
 
 

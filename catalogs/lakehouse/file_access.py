@@ -101,10 +101,6 @@ def layered(*layers: Mapping[str, Any]) -> dict[str, str]:
     """The settings of file systems in some mappings, of which the later ones take precedence.
 
     Credentials are taken from one of them, not mixed.
-
-    Parameters
-    ----------
-    *layers : mapping of str to object
     """
     found: dict[str, str] = {}
     for layer in layers:

@@ -155,11 +155,6 @@ def stage_metadata(store: Store, files: Files, before: Loaded | None, after: Loa
 def undo(store: Store, members: Sequence[LakehouseParticipant]) -> bool:
     """Undo a publish atomically, if no other writer has moved a pointer since. Idempotent.
 
-    Parameters
-    ----------
-    store : Store
-    members : sequence of LakehouseParticipant
-
     Returns
     -------
     bool

@@ -150,32 +150,17 @@ def plan_renamed_rows(
 
 
 def is_renamed(document: Mapping[str, Any]) -> bool:
-    """Return whether a document is that of a renamed table, under either of its names.
-
-    Parameters
-    ----------
-    document : mapping
-    """
+    """Return whether a document is that of a renamed table, under either of its names."""
     return RENAMED in document
 
 
 def takes_rows(document: Mapping[str, Any] | None) -> bool:
-    """Return whether a document is that of the new name of a table, to which rows may be written by it.
-
-    Parameters
-    ----------
-    document : mapping or None
-    """
+    """Return whether a document is that of the new name of a table, to which rows may be written by it."""
     return document is not None and DISPLACED in document
 
 
 def kind_of(document: Mapping[str, Any]) -> type[LakehouseParticipant]:
-    """Return the class of the participant of a document.
-
-    Parameters
-    ----------
-    document : mapping
-    """
+    """Return the class of the participant of a document."""
     if document["purpose"] == Purpose.DROP_TABLE.value:
         return LakehouseDrop
     if not takes_rows(document):

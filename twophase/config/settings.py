@@ -36,10 +36,6 @@ def _flag(value: object) -> bool:
 def optional_flag(value: object) -> bool | None:
     """Validate a flag that may be left open: an empty one counts as None.
 
-    Parameters
-    ----------
-    value : object
-
     Raises
     ------
     ValueError

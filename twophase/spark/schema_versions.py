@@ -21,11 +21,6 @@ from twophase.transactions.immediate import changing
 def table_schema(catalog: Catalog, path: ObjectPath) -> TableSchema | None:
     """Return the columns of a table; None if the rules of schema evolution do not know them.
 
-    Parameters
-    ----------
-    catalog : Catalog
-    path : ObjectPath
-
     Raises
     ------
     TableNotExistError
@@ -47,13 +42,6 @@ def altering(
     """Alter a table outside any transaction: the change gets a commit number, and its columns are recorded.
 
     Changes that are not of its columns or its layout are not in the order of commits.
-
-    Parameters
-    ----------
-    session : AttachedSession
-    catalog : Catalog
-    path : ObjectPath
-    changes : sequence of TableChange
     """
     if all(change.kind in OF_THE_TABLE for change in changes):
         yield
@@ -63,13 +51,7 @@ def altering(
 
 
 def altering_by_spark(catalog: Catalog, path: ObjectPath) -> immediate.TableChange:
-    """The change of a session table whose columns Spark itself is about to alter: it renames none.
-
-    Parameters
-    ----------
-    catalog : Catalog
-    path : ObjectPath
-    """
+    """The change of a session table whose columns Spark itself is about to alter: it renames none."""
     return _altering(catalog, path, ())
 
 
@@ -86,23 +68,12 @@ def _altering(catalog: Catalog, path: ObjectPath, changes: Sequence[TableChange]
 
 
 def dropping(catalog: Catalog, path: ObjectPath) -> immediate.TableChange:
-    """The change of a table that is dropped outside any transaction: another one of its name has its own history.
-
-    Parameters
-    ----------
-    catalog : Catalog
-    path : ObjectPath
-    """
+    """The change of a table that is dropped outside any transaction: another one of its name has its own history."""
     return immediate.TableChange(catalog, path, Purpose.DROP_TABLE, _ends_history(catalog))
 
 
 def dropping_all(catalog: Catalog, database: str) -> list[immediate.TableChange]:
     """The changes of the tables of a database that is dropped with them outside any transaction.
-
-    Parameters
-    ----------
-    catalog : Catalog
-    database : str
 
     Raises
     ------
@@ -115,13 +86,7 @@ def dropping_all(catalog: Catalog, database: str) -> list[immediate.TableChange]
 
 
 def creating(catalog: Catalog, path: ObjectPath) -> immediate.TableChange:
-    """The change of a table that is created, or gets its name, outside any transaction.
-
-    Parameters
-    ----------
-    catalog : Catalog
-    path : ObjectPath
-    """
+    """The change of a table that is created, or gets its name, outside any transaction."""
     return immediate.TableChange(catalog, path, Purpose.CREATE_TABLE_AS, _ends_history(catalog))
 
 
@@ -134,12 +99,6 @@ def _ends_history(catalog: Catalog) -> Callable[[], SchemaChange | None]:
 
 def versions_of(session: AttachedSession, catalog: Catalog, path: ObjectPath) -> list[SchemaVersion]:
     """Return the versions of a table's schema, the oldest first.
-
-    Parameters
-    ----------
-    session : AttachedSession
-    catalog : Catalog
-    path : ObjectPath
 
     Raises
     ------

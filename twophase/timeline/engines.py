@@ -126,10 +126,6 @@ def _server(url: URL) -> sa.Engine:
 def patience(url: URL) -> dict[str, Any]:
     """Return the timeouts with which a driver gives up on an unresponsive server, unless the URL has others.
 
-    Parameters
-    ----------
-    url : sqlalchemy.URL
-
     Returns
     -------
     dict

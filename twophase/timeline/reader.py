@@ -93,12 +93,7 @@ class TimelineReader(TimelineDatabase):
         )
 
     def knows_all_since(self, number: int) -> bool:
-        """Return whether no transaction that was published after a commit number has been pruned.
-
-        Parameters
-        ----------
-        number : int
-        """
+        """Return whether no transaction that was published after a commit number has been pruned."""
         return self._read(lambda connection: commit_order.knows_all_since(connection, number))
 
     def needed_since(self) -> float | None:

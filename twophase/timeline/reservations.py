@@ -92,12 +92,7 @@ _context = threading.local()
 
 @contextmanager
 def interrupted_by(pending: Callable[[], bool]) -> Iterator[None]:
-    """Interrupt waits on this thread as soon as ``pending`` reports that a signal was held back.
-
-    Parameters
-    ----------
-    pending : callable
-    """
+    """Interrupt waits on this thread as soon as ``pending`` reports that a signal was held back."""
     before = getattr(_context, "pending", None)
     _context.pending = pending
     try:

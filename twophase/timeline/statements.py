@@ -96,12 +96,7 @@ DELETE_OTHER_RESERVATIONS = DELETE_RESERVATIONS.where(_R.target.not_in(_TARGETS)
 
 @cache
 def update_own(but: frozenset[str] = frozenset()) -> sa.Update:
-    """Update a transaction that is still its owner's (``of_id``, ``of_fencing``), open, and not in certain states.
-
-    Parameters
-    ----------
-    but : frozenset of str
-    """
+    """Update a transaction that is still its owner's (``of_id``, ``of_fencing``), open, and not in certain states."""
     ours = (_T.id == _TRANSACTION) & (_T.fencing == sa.bindparam("of_fencing")) & _T.finished.is_(None)
     if but:
         ours &= _T.state.not_in(sorted(but))

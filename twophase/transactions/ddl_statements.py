@@ -111,11 +111,6 @@ class DdlStatements(Statements):
 
         Tables that the transaction drops are not there any more, and those that it creates are.
 
-        Parameters
-        ----------
-        catalog : SupportsStagedDatabases
-        database : str
-
         Returns
         -------
         TwoPhaseCatalogTable

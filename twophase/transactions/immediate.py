@@ -161,11 +161,6 @@ def _schema(change: TableChange) -> SchemaChange | None:
 def changing(coordinator: Coordinator, *changes: TableChange) -> Iterator[None]:
     """Make changes that take effect immediately, and give them a commit number.
 
-    Parameters
-    ----------
-    coordinator : Coordinator
-    *changes : TableChange
-
     Raises
     ------
     TimelineError

@@ -185,11 +185,6 @@ class TransactionView:
     def read_source(self, catalog: Catalog, path: ObjectPath) -> tuple[ReadSource, Callable[[], None]]:
         """Return the source of a table that this transaction does not write, in the state that it sees.
 
-        Parameters
-        ----------
-        catalog : Catalog
-        path : ObjectPath
-
         Returns
         -------
         ReadSource
@@ -287,10 +282,6 @@ class TransactionView:
 
     def note_undo(self, transaction_id: str) -> None:
         """Record that this transaction takes back another one, of which it has read the tables.
-
-        Parameters
-        ----------
-        transaction_id : str
 
         Raises
         ------

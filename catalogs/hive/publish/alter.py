@@ -98,12 +98,7 @@ def _same_columns(one: TableDefinition, other: TableDefinition) -> bool:
 
 
 def property_changes(state: WriteState) -> dict[str, str | None]:
-    """Return the properties that an ALTER TABLE sets, and with None those that it removes.
-
-    Parameters
-    ----------
-    state : WriteState
-    """
+    """Return the properties that an ALTER TABLE sets, and with None those that it removes."""
     before, after = state.old.definition.properties, state.definition.properties
     return {key: after.get(key) for key in {*before, *after} if before.get(key) != after.get(key)}
 

@@ -64,13 +64,6 @@ def _apply(store: HiveStore, table: HiveTable, changes: Sequence[TableChange], p
 def altered(store: HiveStore, table: HiveTable, changes: Sequence[TableChange], path: ObjectPath) -> HiveTable:
     """Return a table after all changes; the same object if there are none.
 
-    Parameters
-    ----------
-    store : HiveStore
-    table : HiveTable
-    changes : sequence of TableChange
-    path : ObjectPath
-
     Raises
     ------
     CatalogError

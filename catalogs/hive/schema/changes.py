@@ -17,14 +17,7 @@ from twophase.schema.errors import SchemaError
 
 
 def table_schema(metastore: Metastore, path: ObjectPath, definition: TableDefinition) -> TableSchema | None:
-    """Return the columns of a table; None if the rules of schema evolution do not know them.
-
-    Parameters
-    ----------
-    metastore : Metastore
-    path : ObjectPath
-    definition : TableDefinition
-    """
+    """Return the columns of a table; None if the rules of schema evolution do not know them."""
     table = to_table(path, definition, kind=MANAGED, location="")
     try:
         columns = metastore.columns_of(table)
@@ -37,13 +30,7 @@ def table_schema(metastore: Metastore, path: ObjectPath, definition: TableDefini
 
 
 def schema_change(metastore: Metastore, state: WriteState) -> SchemaChange | None:
-    """Return the change of a write; None if it changes rows only, or if its columns are not known.
-
-    Parameters
-    ----------
-    metastore : Metastore
-    state : WriteState
-    """
+    """Return the change of a write; None if it changes rows only, or if its columns are not known."""
     if state.purpose.drops:
         return SchemaChange(None)
     if state.effect == INSERT and not state.brings:

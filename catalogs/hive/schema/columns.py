@@ -22,12 +22,7 @@ _PLAIN = frozenset(
 
 
 def is_plain(described: Any) -> bool:
-    """Whether the rules know a type of Spark, given by its JSON, and all below it.
-
-    Parameters
-    ----------
-    described : str or dict
-    """
+    """Whether the rules know a type of Spark, given by its JSON, and all below it."""
     if isinstance(described, str):
         return described in _PLAIN or described.startswith(("decimal(", "char(", "varchar("))
     if described["type"] == "struct":

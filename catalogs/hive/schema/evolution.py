@@ -84,25 +84,14 @@ def with_ids(store: HiveStore, table: HiveTable, before: Columns, changes: Seque
 
 
 def is_empty(store: HiveStore, table: HiveTable) -> bool:
-    """Return whether a table certainly has no files, by the top level of its directory.
-
-    Parameters
-    ----------
-    store : HiveStore
-    table : HiveTable
-    """
+    """Return whether a table certainly has no files, by the top level of its directory."""
     if table.location is None or (table.partitioned and store.metastore.has_partitions(table)):
         return False
     return all(is_hidden(entry.name) for entry in store.files.list(table.location, recursive=False))
 
 
 def choose_rewrite(path: ObjectPath) -> str:
-    """The words by which a user lets ``ALTER TABLE`` rewrite a table.
-
-    Parameters
-    ----------
-    path : ObjectPath
-    """
+    """The words by which a user lets ``ALTER TABLE`` rewrite a table."""
     return (
         f"To replace the table by its own rows in one step: ALTER TABLE {path} SET TBLPROPERTIES ('{ALTER}' = "
         "'rewrite'), or the catalog's option alter = rewrite. Then run the statement again."
@@ -161,10 +150,6 @@ class Evolution:
     def apply(self, changes: Sequence[TableChange]) -> Columns:
         """Apply the changes, and return the columns after them.
 
-        Parameters
-        ----------
-        changes : sequence of TableChange
-
         Raises
         ------
         CatalogError
@@ -199,13 +184,7 @@ class Evolution:
         return why
 
     def refused(self, why: str, *, hint: str | None = None) -> CatalogError:
-        """The error of a change that is not made.
-
-        Parameters
-        ----------
-        why : str
-        hint : str, optional
-        """
+        """The error of a change that is not made."""
         return CatalogError(f"{self._path} was not altered: {why}.", path=self._path, hint=hint)
 
     def _rewrite(self, why: str) -> None:

@@ -22,12 +22,6 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
 def of_rewrite(store: HiveStore, table: HiveTable, path: ObjectPath) -> PromotionPolicy | None:
     """Return the changes of type that a rewrite may make; None if the table is not to be rewritten.
 
-    Parameters
-    ----------
-    store : HiveStore
-    table : HiveTable
-    path : ObjectPath
-
     Raises
     ------
     ConfigurationError
@@ -41,12 +35,6 @@ def of_rewrite(store: HiveStore, table: HiveTable, path: ObjectPath) -> Promotio
 
 def native(store: HiveStore, table: HiveTable, path: ObjectPath) -> PromotionPolicy:
     """Return the changes of type that may be made without a rewrite: those that keep each value, or fewer.
-
-    Parameters
-    ----------
-    store : HiveStore
-    table : HiveTable
-    path : ObjectPath
 
     Raises
     ------

@@ -21,13 +21,7 @@ NAMELESS = "_col"
 
 
 def reads(provider: str | None, old: pa.DataType, new: pa.DataType) -> bool:
-    """Whether the reader of a format gives values of one type as those of another, by itself.
-
-    Parameters
-    ----------
-    provider : str or None
-    old, new : pyarrow.DataType
-    """
+    """Whether the reader of a format gives values of one type as those of another, by itself."""
     return NATIVE.allows(old, new) and not (_orc_fails(old, new) if provider == "orc" else _parquet_fails(old, new))
 
 
@@ -38,12 +32,7 @@ def _parquet_fails(old: pa.DataType, new: pa.DataType) -> bool:
 
 
 def has_default(field: Field) -> bool:
-    """Whether old rows read a value in a column that their files lack.
-
-    Parameters
-    ----------
-    field : Field
-    """
+    """Whether old rows read a value in a column that their files lack."""
     return dict(field.metadata).get(HELD + DEFAULTS[1], "NULL").upper() != "NULL"
 
 

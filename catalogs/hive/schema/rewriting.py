@@ -25,13 +25,6 @@ from twophase.schema import PromotionPolicy, Schema, plan_read
 def plan(store: HiveStore, table: HiveTable, changes: Sequence[TableChange], path: ObjectPath) -> Rewrite | None:
     """Return the replacement that makes the changes; None if none is needed, or chosen.
 
-    Parameters
-    ----------
-    store : HiveStore
-    table : HiveTable
-    changes : sequence of TableChange
-    path : ObjectPath
-
     Raises
     ------
     CatalogError

@@ -205,13 +205,6 @@ def refuse_staged(session: AttachedSession, catalog: Catalog, path: ObjectPath, 
 def note_nothing_found(session: AttachedSession, catalog: Catalog, path: ObjectPath, plan: Deletion) -> None:
     """Record in the surrounding transaction that a table has no rows to delete: it rests on that, as on a read.
 
-    Parameters
-    ----------
-    session : AttachedSession
-    catalog : Catalog
-    path : ObjectPath
-    plan : Deletion
-
     Raises
     ------
     SnapshotTooOldError

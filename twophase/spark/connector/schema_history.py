@@ -29,25 +29,12 @@ _COLUMNS = pa.schema(
 
 
 def is_of_table(catalog: Catalog, path: ObjectPath) -> bool:
-    """Return whether a path means the history of a table.
-
-    Parameters
-    ----------
-    catalog : Catalog
-    path : ObjectPath
-    """
+    """Return whether a path means the history of a table."""
     return path.name == NAME and len(path.namespace) == 2 and catalog.table_exists(ObjectPath.of(*path.namespace))
 
 
 def source(session: AttachedSession, catalog: Catalog, path: ObjectPath) -> ReadSource | None:
-    """Return the source of the rows; None for any other path.
-
-    Parameters
-    ----------
-    session : AttachedSession
-    catalog : Catalog
-    path : ObjectPath
-    """
+    """Return the source of the rows; None for any other path."""
     if not is_of_table(catalog, path):
         return None
     table = ObjectPath.of(*path.namespace)

@@ -98,12 +98,6 @@ def _cannot_rename(catalog: Catalog, path: ObjectPath) -> AtomicityNotSupportedE
 def rows_of(session: AttachedSession, catalog: Catalog, path: ObjectPath) -> Any:
     """The rows of a table as the statement's transaction sees it; Spark decides now how to read them.
 
-    Parameters
-    ----------
-    session : AttachedSession
-    catalog : Catalog
-    path : ObjectPath
-
     Returns
     -------
     pyspark.sql.DataFrame

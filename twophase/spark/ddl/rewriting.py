@@ -20,13 +20,6 @@ def rewrite(
 ) -> bool:
     """Make changes by a rewrite; return False if they need none, or if the user has not chosen it.
 
-    Parameters
-    ----------
-    session : AttachedSession
-    catalog : SupportsRewrite
-    path : ObjectPath
-    changes : sequence of TableChange
-
     Raises
     ------
     CatalogError

@@ -69,12 +69,7 @@ def _have_ids(name: str, fields: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def of_file(schema: pa.Schema) -> pa.Schema:
-    """The columns of a Parquet file as Spark has noted them in its footer; those of the file itself without a note.
-
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-    """
+    """The columns of a Parquet file as Spark has noted them in its footer; those of the file itself without a note."""
     described = (schema.metadata or {}).get(_NOTED)
     if described is not None:
         return types.to_arrow(described.decode())
@@ -89,12 +84,7 @@ def _schema(fields: list[Any], *, has_ids: bool) -> Schema:
 
 
 def write(columns: Columns) -> pa.Schema:
-    """The schema of a table with these columns.
-
-    Parameters
-    ----------
-    columns : Columns
-    """
+    """The schema of a table with these columns."""
     fields = json.loads(to_spark(columns.schema).json())["fields"]
     if not columns.has_ids:
         fields = _without_ids(fields)
@@ -134,24 +124,13 @@ def _without_ids(fields: list[Any]) -> list[Any]:
 
 
 def numbered(schema: pa.Schema, partition_columns: Sequence[str]) -> pa.Schema:
-    """A new table's schema with ids for all of its fields.
-
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-    partition_columns : sequence of str
-    """
+    """A new table's schema with ids for all of its fields."""
     found = read("", types.from_arrow(plain(schema)), partition_columns)
     return write(replace(found, has_ids=True))
 
 
 def plain(schema: pa.Schema) -> pa.Schema:
-    """A new table's schema without ids of the tables that its query reads.
-
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-    """
+    """A new table's schema without ids of the tables that its query reads."""
     if not has_ids(schema):
         return schema
     fields = json.loads(types.from_arrow(schema))["fields"]
@@ -159,12 +138,7 @@ def plain(schema: pa.Schema) -> pa.Schema:
 
 
 def has_ids(schema: pa.Schema) -> bool:
-    """Whether a field of a schema has an id, or another fact about files.
-
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-    """
+    """Whether a field of a schema has an id, or another fact about files."""
     marks = (_ID, USED.encode())
     texts = [b"".join((field.metadata or {}).values()) for field in schema]
     return any(mark in text for text in texts for mark in marks)
