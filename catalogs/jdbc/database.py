@@ -28,6 +28,9 @@ _is = pa.types
 #: Tables with at most this many rows may be scanned any number of times.
 SMALL = 200_000
 
+#: The rights to alter or rename a table, and to drop or replace it.
+OWNER, DROPPER = "OWNER", "DROPPER"
+
 #: Without it SQLAlchemy passes an empty tuple to the driver, and a percent sign in a name would be a parameter.
 _PLAIN = {"no_parameters": True}
 
@@ -309,6 +312,10 @@ class Database(ABC):
         """Return ``table``, ``view``, or None if nothing has this name."""
         return self.kinds(connection, table.database, [table.name]).get(table.name)
 
+    def is_there(self, connection: sa.Connection, table: ObjectPath) -> bool:
+        """Whether a table of twophase's is there; an error where the role may not know."""
+        return self.table_kind(connection, table) is not None
+
     def kinds(self, connection: sa.Connection, database: str, names: Sequence[str]) -> dict[str, str]:
         """Return those of some names that are tables or views, with their kind, regardless of how many others exist."""
         return {name: kind for name, kind in self.list_relations(connection, database).items() if name in names}
@@ -399,6 +406,31 @@ class Database(ABC):
 
     def overwrite_reason(self, connection: sa.Connection, table: ObjectPath) -> str | None:
         """Return why the rows of this table cannot all be replaced; None if they can."""
+        return None
+
+    def missing_right(
+        self, connection: sa.Connection, table: ObjectPath, rights: Sequence[str], free: Sequence[ObjectPath]
+    ) -> tuple[str, str] | None:
+        """Return which right this role lacks for a publish, and how it gets it; None if it lacks none.
+
+        Parameters
+        ----------
+        connection : sqlalchemy.Connection
+        table : ObjectPath
+            The target, which is there if it takes any rights.
+        rights : sequence of str
+            What the publish takes: :data:`OWNER`, :data:`DROPPER`, or words of SQL.
+        free : sequence of ObjectPath
+            Two names of hidden tables that are not there.
+
+        Raises
+        ------
+        sqlalchemy.exc.DBAPIError
+            The database itself says what is missing.
+        """
+        if not self.ddl_in_transaction:
+            # A role that may not drop tables could stage one, and then neither publish it nor roll it back.
+            self.drop(connection, free[0])
         return None
 
     def close_to_others(self, connection: sa.Connection, table: ObjectPath) -> None:

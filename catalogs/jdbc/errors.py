@@ -10,6 +10,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from twophase.catalogs.jdbc.options import Settings
 from twophase.errors import CatalogError, TwoPhaseError
+from twophase.model import ObjectPath
 
 #: A pattern for a database's message or code, and a hint what to do. The first match counts.
 _HINTS: tuple[tuple[str, str], ...] = (
@@ -57,7 +58,7 @@ _HINTS: tuple[tuple[str, str], ...] = (
     (
         r"permission denied for table \S*_published\b|(select|insert|update|delete) command denied .*_published\b",
         "Roles that share a schema need SELECT on this table, to read in a block, and to write INSERT, UPDATE and "
-        "DELETE, too: its owner can grant them.",
+        "DELETE, too. Its owner can run: GRANT SELECT, INSERT, UPDATE, DELETE ON {published} TO {role}",
     ),
     (
         r"permission denied|must be owner|command denied|access denied|\b1142\b|\b1044\b|\b1227\b|\b42501\b|readonly",
@@ -102,6 +103,9 @@ def failed(
     """Make the CatalogError for a database's error."""
     said = reason(error, settings)
     hint = next((hint for pattern, hint in _HINTS_COMPILED if pattern.search(said)), None)
+    if hint is not None and "{published}" in hint:
+        schema = settings.staging_schema or (path.database if isinstance(path, ObjectPath) else "SCHEMA")
+        hint = hint.format(published=f"{schema}.{settings.staging_prefix}published", role=settings.parsed.username)
     return CatalogError(
         f"{settings.display_url} answered: {said}.", path=path, transaction_id=transaction_id, hint=hint
     )

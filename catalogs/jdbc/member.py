@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from twophase.catalog import TwoPhaseCatalogTable
 from twophase.catalogs.jdbc import bringing, defaults, schema_conflicts
+from twophase.catalogs.jdbc.database import DROPPER, OWNER
 from twophase.catalogs.jdbc.store import Place, Store, StoreCatalog
 from twophase.errors import WriteConflictError
 from twophase.model import WAITING, Level, ObjectPath, Purpose, TableDefinition, WriteContext
@@ -129,6 +130,17 @@ class Member(TwoPhaseCatalogTable):
     @property
     def shares_appends(self) -> bool:
         return self.effect == APPEND
+
+    @property
+    def rights(self) -> Sequence[str]:
+        """The rights on the target, as it is before the publish, that the publish takes."""
+        if self.document["seen"] is None:
+            return ()
+        if self.effect in (REPLACE, DROP):
+            return (DROPPER,)
+        if self.effect not in (APPEND, OVERWRITE) or self.brought.names or "note" in self.document:
+            return (OWNER,)
+        return ("INSERT", "DELETE") if self.effect == OVERWRITE else ("INSERT",)
 
     @property
     def dropped(self) -> ObjectPath | None:

@@ -49,6 +49,8 @@ _LOOKS = ("CALL {}.__twophase_nothing()", "SHOW EVENTS FROM {}")
 _UNSEEN = (1044, 1370)
 #: Numbers of the errors for an unknown column, an unknown table, and a table that was defined anew.
 _REPLACED = (1054, 1146, 1412)
+#: Those for an unknown database, and an unknown table.
+_NOT_THERE = (1049, 1146)
 
 _PROGRAMS = """
 SELECT CONCAT(LOWER(ROUTINE_TYPE), ' ', ROUTINE_NAME) FROM information_schema.ROUTINES WHERE ROUTINE_SCHEMA = :schema
@@ -362,6 +364,31 @@ class MySQL(Database):
     def writable_reason(self, connection: sa.Connection, table: ObjectPath) -> str | None:
         engine = self._fact(connection, table, "ENGINE")
         return None if engine == "InnoDB" else f"its storage engine {engine} knows no transactions"
+
+    def missing_right(
+        self, connection: sa.Connection, table: ObjectPath, rights: Sequence[str], free: Sequence[ObjectPath]
+    ) -> tuple[str, str] | None:
+        super().missing_right(connection, table, rights, free)
+        old, new = map(self.name, free)
+        rows = "INSERT" in rights
+        self._finds(connection, f"INSERT INTO {old} VALUES (1)" if rows else f"RENAME TABLE {old} TO {new}")
+        if "DELETE" in rights:
+            self.run(connection, f"EXPLAIN DELETE FROM {self.name(table)}")
+        return None
+
+    def is_there(self, connection: sa.Connection, table: ObjectPath) -> bool:
+        # A table of which the role has no right is not listed.
+        return self._finds(connection, f"SELECT 1 FROM {self.name(table)} LIMIT 0")
+
+    def _finds(self, connection: sa.Connection, sql: str) -> bool:
+        """Whether the server finds the tables of a statement; it looks for the role's rights first, and says so."""
+        try:
+            self.run(connection, sql)
+        except DBAPIError as error:
+            if getattr(error.orig, "args", (None,))[0] not in _NOT_THERE:
+                raise
+            return False
+        return True
 
     def default_row(self, table: ObjectPath) -> str:
         return f"INSERT INTO {self.name(table)} () VALUES ()"

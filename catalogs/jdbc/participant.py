@@ -74,9 +74,7 @@ class JdbcParticipant(Member):
         if self.store.was_published(connection, self.home, self.key):
             return
         self._check_free(connection)
-        if not self.store.database.ddl_in_transaction:
-            # A role that may not drop tables could stage one, and then neither publish it nor roll it back.
-            self.store.database.drop(connection, place.done)
+        self._check_rights(connection)
         if place.ledger.name not in there:
             with step(STAGE_LEDGER):
                 self.store.make_ledger(connection, place, self._stamp())
@@ -96,6 +94,14 @@ class JdbcParticipant(Member):
         if is_free and self.store.database.table_kind(connection, self.path) is not None:
             raise TableAlreadyExistsError(
                 f"Table {self.path} already exists.", path=self.path, transaction_id=self.transaction_id
+            )
+
+    def _check_rights(self, connection: sa.Connection) -> None:
+        free = (self.place.done, self.place.backup)
+        if missing := self.store.database.missing_right(connection, self.path, self.rights, free):
+            what, hint = missing
+            raise CatalogError(
+                f"{what} Nothing was staged.", path=self.path, transaction_id=self.transaction_id, hint=hint
             )
 
     def _stamp(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from twophase.catalogs.jdbc import copying, rendering
-from twophase.catalogs.jdbc.database import Column, Database, type_of
+from twophase.catalogs.jdbc.database import DROPPER, OWNER, Column, Database, type_of
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath
 
@@ -85,6 +85,13 @@ _MADE_BY = "count(*), sum(xmin::text::bigint), sum(hashtext(xmin::text)::bigint)
 _COUNTED = """
 SELECT pg_stat_get_tuples_inserted(c.oid), pg_stat_get_tuples_updated(c.oid), pg_stat_get_tuples_deleted(c.oid)
 FROM pg_class c WHERE c.oid = to_regclass(:name)
+"""
+
+_RIGHTS = """
+SELECT quote_ident(current_user) AS role, quote_ident(pg_get_userbyid(c.relowner)) AS owner,
+       pg_has_role(c.relowner, 'USAGE') AS is_owner, pg_has_role(n.nspowner, 'USAGE') AS owns_schema,
+       has_table_privilege(c.oid, :words) AS may
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(:name)
 """
 
 _GRANTEES = """
@@ -274,6 +281,27 @@ class PostgreSQL(Database):
             sa.text("SELECT row_security_active(CAST(to_regclass(:name) AS oid))"), {"name": self.name(table)}
         )
         return "its row-level security may hide rows from this role, which would stay" if hidden else None
+
+    def missing_right(
+        self, connection: sa.Connection, table: ObjectPath, rights: Sequence[str], free: Sequence[ObjectPath]
+    ) -> tuple[str, str] | None:
+        name = self.name(table)
+        for right in rights:
+            words = right if right not in (OWNER, DROPPER) else "UPDATE, DELETE, TRUNCATE"
+            found = connection.execute(sa.text(_RIGHTS), {"name": name, "words": words}).one()
+            if found.is_owner or (right == DROPPER and found.owns_schema and found.may):
+                continue
+            if words != right:
+                return (
+                    f"{table} belongs to {found.owner}: {found.role} may not replace, alter, rename or drop it.",
+                    f"GRANT {found.owner} TO {found.role}; or ALTER TABLE {name} OWNER TO {found.role}",
+                )
+            if not found.may:
+                return (
+                    f"The role {found.role} has no right to {right} on {table}.",
+                    f"GRANT {', '.join(rights)} ON {name} TO {found.role}",
+                )
+        return None
 
     def close_to_others(self, connection: sa.Connection, table: ObjectPath) -> None:
         for (role,) in connection.execute(sa.text(_GRANTEES), {"name": self.name(table)}).all():

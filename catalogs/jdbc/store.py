@@ -320,7 +320,7 @@ class Store:
 
     def identity(self, connection: sa.Connection, home: str) -> str | None:
         """Identity that distinguishes this database from another of its name; None if nothing was ever staged in it."""
-        if self.database.table_kind(connection, self.published(home)) is None:
+        if not self.database.is_there(connection, self.published(home)):
             return None
         return self._said(connection, home, _IDENTITY)
 
@@ -381,12 +381,12 @@ class Store:
 
     def forget_target(self, connection: sa.Connection, home: str, target: ObjectPath) -> None:
         """Remove the version of a table that was dropped."""
-        if self.database.table_kind(connection, self.published(home)) is not None:
+        if self.database.is_there(connection, self.published(home)):
             self.forget_published(connection, home, _VERSION + self.target_key(target))
 
     def version(self, connection: sa.Connection, home: str, target: ObjectPath) -> float:
         """The version of a table: changes with each publish by twophase; 0 if there was none."""
-        if self.database.table_kind(connection, self.published(home)) is None:
+        if not self.database.is_there(connection, self.published(home)):
             return 0.0
         table = self.published_table(home)
         mine = table.c.participant == _VERSION + self.target_key(target)
