@@ -379,9 +379,8 @@ def to_definition(metadata: TableMetadata, schema: IcebergSchema | None = None) 
         A column has a type that PyArrow or Spark does not have.
     """
     shown = schema or metadata.schema()
-    found = described(shown, metadata.last_column_id, metadata.spec(), metadata.sort_order(), metadata.properties)
-    properties = {_FORMAT_VERSION: str(metadata.format_version), **found.properties}
-    return replace(found, properties=properties, location=metadata.location)
+    facts = (metadata.spec(), metadata.sort_order(), metadata.properties, metadata.format_version)
+    return replace(described(shown, metadata.last_column_id, *facts), location=metadata.location)
 
 
 def described(
@@ -390,6 +389,7 @@ def described(
     spec: PartitionSpec,
     order: SortOrder,
     properties: Mapping[str, str],
+    format_version: int = 2,
 ) -> TableDefinition:
     """The definition of a table from its parts, without its place.
 
@@ -398,7 +398,8 @@ def described(
     CatalogError
         A column has a type that PyArrow or Spark does not have.
     """
-    shown = {key: value for key, value in properties.items() if key != "comment"}
+    shown = {_FORMAT_VERSION: str(format_version), **properties}
+    shown.pop("comment", None)
     if (sorted_by := sorting.describe(schema, order)) is not None:
         shown[sorting.SORT_ORDER] = sorted_by
     return TableDefinition(
