@@ -131,6 +131,26 @@ def test_what_a_recovery_undoes_another_publishes_or_aborts(
 
 
 @each_layout
+@pytest.mark.parametrize("shared_world", ["memory"], indirect=True, scope="module")
+@pytest.mark.parametrize("write", WRITES)
+def test_what_was_published_is_not_denied_while_the_warehouse_is_not_mounted(
+    world: World, write: str, by: list[str], tmp_path: Path
+) -> None:
+    undone = Undone(world, write, by, tmp_path)
+    mounted = [directory for directory in (world.warehouse, undone.directory) if directory.exists()]
+    for directory in mounted:
+        directory.rename(f"{directory}.away")
+    found = undone.world.reborn(undone.participant).outcome()
+    for directory in mounted:
+        Path(f"{directory}.away").rename(directory)
+    assert found is not Outcome.NOT_PUBLISHED
+    again = undone.world.reborn(undone.participant)
+    assert again.outcome() is Outcome.PUBLISHED
+    again.finish()
+    assert undone.seen() == undone.after
+
+
+@each_layout
 @pytest.mark.parametrize("write", ["create", "replace", "replace by rename with other columns", "insert"])
 def test_a_driver_publishes_what_it_undid_itself(world: World, write: str, by: list[str], tmp_path: Path) -> None:
     undone = Undone(world, write, by, tmp_path)

@@ -20,6 +20,7 @@ from twophase.catalogs.hive.write import TableWrite
 from twophase.errors import CatalogError
 from twophase.model import Outcome
 from twophase.redaction import logger
+from twophase.timeline.records import name_error
 
 _log = logger("twophase")
 _Manifest = TypeVar("_Manifest")
@@ -185,9 +186,33 @@ class Publisher(ABC):
     def outcome(self) -> Outcome:
         """Whether the write was published."""
         try:
-            return Outcome.PUBLISHED if self.is_published() else Outcome.NOT_PUBLISHED
-        except Exception:  # the store is unreachable: unknown, and the coordinator keeps everything
+            if self.is_published():
+                return Outcome.PUBLISHED
+            self._require_seen()
+        except Exception as error:  # the store is unreachable: unknown, and the coordinator keeps everything
+            _log.warning(
+                "Whether transaction %s has published %s could not be learned: %s",
+                *(self.state.transaction_id, self.write.path, error),
+            )
             return Outcome.UNKNOWN
+        return Outcome.NOT_PUBLISHED
+
+    def _require_seen(self) -> None:
+        """Refuse to learn anything from files of which none is to be seen, neither the table's nor what was staged.
+
+        Raises
+        ------
+        CatalogError
+            Their file system is not mounted, say.
+        """
+        if not self.stages or self.files.exists(self.state.version):
+            return
+        table = self.write.current()
+        if table is not None and not self.files.exists(str(table.location)):
+            raise CatalogError(
+                f"The table's directory {table.location} is not there.",
+                hint="Mount its file system, and run the recovery again.",
+            )
 
     def is_published(self) -> bool:
         """Whether the write was published; raises whatever the store raises if it is unreachable."""
@@ -206,16 +231,16 @@ class Publisher(ABC):
         CatalogError
             It cannot be determined.
         """
-        outcome = self.outcome()
-        if outcome is Outcome.UNKNOWN:
+        try:
+            return self.is_published()
+        except Exception as error:
             raise CatalogError(
                 f"The metastore of {self.write.store.name} does not say if {self.write.path} was published: nothing "
-                "was removed.",
+                f"was removed. {name_error(error)}",
                 path=self.write.path,
                 transaction_id=self.state.transaction_id,
                 left_behind=[self.state.version],
-            )
-        return outcome is Outcome.PUBLISHED
+            ) from error
 
     def has_arrived(self) -> bool:
         """Whether a delayed call of a rolled-back driver has taken effect: the table is what that call published.
