@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 import time
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -434,6 +436,18 @@ def test_another_user_is_told_how_to_share_it(file: Path, timeline: Timeline, mo
     assert "may not write it" in told
     assert "chgrp" in told
     assert "postgresql" in told
+
+
+def test_one_that_is_mounted_read_only_is_said_to_be_so_whoever_owns_it(
+    file: Path, timeline: Timeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timeline.close()
+    found = os.statvfs(file)
+    monkeypatch.setattr(sqlite_files.os, "access", lambda *_: False)
+    monkeypatch.setattr(sqlite_files.os, "statvfs", lambda _: SimpleNamespace(f_flag=found.f_flag | os.ST_RDONLY))
+    told = refuse(f"sqlite:///{file}")
+    assert "read-only" in told
+    assert "chgrp" not in told
 
 
 def test_where_sqlite_cannot_keep_its_log_is_refused(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from twophase.timeline.tables import ensure_tables
 
 _T = TypeVar("_T")
 
-_PLACE = "Check spark.twophase.timeline, and that its place can be written."
+_PLACE = "Check spark.twophase.timeline, and that its place can be written and is not full."
 _LOCKED = (
     "End that process: `fuser -v FILE` shows those that have the file open. The URL's timeout says how many seconds "
     "to wait: sqlite:////directory/timeline.db?timeout=60"

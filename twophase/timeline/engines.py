@@ -195,8 +195,8 @@ def _check_file(url: URL, create: bool) -> None:
         sqlite_files.make_file(Path(file))
     elif not Path(file).exists():
         raise TimelineError(
-            f"There is no timeline at {file}: nothing was ever recorded there.",
-            hint="Give the right place with --timeline, or spark.twophase.timeline.",
+            f"There is no timeline at {file}.",
+            hint="Give the right place with --timeline, or spark.twophase.timeline, and see that it is mounted.",
         )
     sqlite_files.check_access(Path(file))
     if kind := sqlite_files.network_file_system(Path(file)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -14,6 +15,7 @@ _NETWORK = frozenset(
     "9p acfs afs beegfs ceph cifs coda davfs drvfs gfs gfs2 glusterfs gpfs lustre ncpfs ocfs2 orangefs prl_fs pvfs2 "
     "smb2 smb3 smbfs vboxsf virtiofs vmhgfs wekafs".split()
 )
+_READ_ONLY = "Even a reader writes to the log beside it: mount it writable, or set spark.twophase.timeline."
 _MOUNTS = Path("/proc/self/mountinfo")
 
 
@@ -54,7 +56,8 @@ def make_file(file: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         _make(file)
     except OSError as error:
-        raise TimelineError(f"Cannot make the timeline {file}: {error.strerror}.", hint=_sharing(file)) from error
+        hint = _READ_ONLY if error.errno == errno.EROFS else _sharing(file)
+        raise TimelineError(f"Cannot make the timeline {file}: {error.strerror}.", hint=hint) from error
     check_access(file)
 
 
@@ -83,10 +86,13 @@ def check_access(file: Path) -> None:
     ------
     TimelineError
     """
-    if file.is_file() and not os.access(file, os.R_OK | os.W_OK):
-        raise TimelineError(
-            f"The timeline {file} belongs to {_owner(file)}, and this user may not write it.", hint=_sharing(file)
-        )
+    if not file.is_file() or os.access(file, os.R_OK | os.W_OK):
+        return
+    if os.statvfs(file).f_flag & os.ST_RDONLY:
+        raise TimelineError(f"The timeline {file} is on a file system that is mounted read-only.", hint=_READ_ONLY)
+    raise TimelineError(
+        f"The timeline {file} belongs to {_owner(file)}, and this user may not write it.", hint=_sharing(file)
+    )
 
 
 def _owner(file: Path) -> str:
