@@ -14,9 +14,11 @@ from pyspark.sql import SparkSession
 
 import twophase
 from tests.isolation.places import session
+from tests.levels import Levels
 from tests.spark.blocks import STORES, RolledBack, elsewhere, rows
-from twophase.errors import AtomicityNotSupportedError, TwoPhaseError, WriteConflictError
-from twophase.model import Isolation
+from twophase import failpoints
+from twophase.errors import AtomicityNotSupportedError, TransactionAborted, TwoPhaseError, WriteConflictError
+from twophase.model import Isolation, Level
 from twophase.protocol.states import TransactionState
 
 spark40_first_cases = True
@@ -222,6 +224,24 @@ def test_all_partitions_are_emptied_also_where_overwrites_are_dynamic(spark: Spa
         spark.conf.set("spark.sql.sources.partitionOverwriteMode", "static")
 
 
+@pytest.mark.parametrize("clause", ["USING parquet PARTITIONED BY (part)", "PARTITIONED BY (part) STORED AS ORC"])
+def test_a_session_table_is_emptied_by_its_full_name_outside_of_a_block_all_or_nothing(
+    spark: SparkSession, clause: str
+) -> None:
+    spark.sql("DROP TABLE IF EXISTS parted")
+    spark.sql(f"CREATE TABLE parted {clause} AS SELECT id, id % 3 AS part FROM range(6)")
+    failpoints.arm("core.publish", "error", nth=1)
+    with pytest.raises(TransactionAborted):
+        spark.sql("TRUNCATE TABLE hive.default.parted")
+    failpoints.disarm()
+    assert len(rows(spark, "SELECT * FROM parted")) == 6
+    spark.sql("TRUNCATE TABLE hive.default.parted PARTITION (part = 1)")
+    assert {part for _, part in rows(spark, "SELECT * FROM parted")} == {0, 2}
+    levels = Levels(spark)
+    spark.sql("TRUNCATE TABLE hive.default.parted")
+    assert (rows(spark, "SELECT * FROM parted"), levels()) == ([], {Level.ATOMIC})
+
+
 @pytest.mark.promise(
     "ddl-in-blocks", "a partition that a block empties is as one that is emptied outside of it", detail=True
 )
@@ -296,6 +316,9 @@ def test_what_spark_does_not_empty_is_not_emptied_in_a_block(spark: SparkSession
         ):
             with pytest.raises((TwoPhaseError, AnalysisException), match=why):
                 spark.sql(f"TRUNCATE TABLE {name}")
+    for name, why in (("outer", "EXTERNAL"), ("shown", "is a view"), ("nowhere", "TABLE_OR_VIEW_NOT_FOUND")):
+        with pytest.raises((TwoPhaseError, AnalysisException), match=why):
+            spark.sql(f"TRUNCATE TABLE hive.default.{name}")
     assert spark.table("outer").count() == 3
 
 

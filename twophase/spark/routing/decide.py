@@ -183,7 +183,7 @@ class Decider:
         return node.if_not_exists and self._resolver.has_moved(target)  # Spark would look at the published partitions.
 
     def truncate(self, parts: tuple[str, ...], names: Names | None = None) -> RoutingDecision:
-        """Decide a TRUNCATE TABLE inside a transaction: an INSERT OVERWRITE without rows.
+        """Decide a TRUNCATE TABLE that is an INSERT OVERWRITE without rows.
 
         Raises
         ------

@@ -112,7 +112,7 @@ class Answers(JavaCallable):
         return json.dumps(answer) if answer else None
 
     def _truncate(self, facts: Facts) -> str | None:
-        """Return the INSERT that empties a table as a part of the surrounding transaction."""
+        """Return the INSERT that empties a table; outside of a transaction, only a session table by its full name."""
         parts, names = tuple(facts["parts"]), PlanNames(facts)
         routed = self._decider.truncate(parts, names)
         if routed.owner is Owner.SPARK:
@@ -126,8 +126,8 @@ class Answers(JavaCallable):
         of_session = target.catalog is self._targets.session_catalog
         if of_session:
             self._targets.require_managed(target)
-        elif facts["partition"] is not None:  # Spark itself has that for its own tables only.
-            return None
+        elif facts["partition"] is not None or not self._router.in_transaction():
+            return None  # Spark itself has PARTITION for its own tables only, and asks other catalogs to truncate.
         scope = OverwriteScope(self._targets.existing_partition(target, routed.facts, facts["partition"] or {}))
         insert = f"INSERT INTO {target.name} SELECT * FROM {target.name} WHERE FALSE"
         return json.dumps({"insert": insert, "scope": stated_as(scope)})

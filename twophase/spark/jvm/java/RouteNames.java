@@ -165,7 +165,7 @@ public final class RouteNames extends SessionRule {
         if (!inside && EVOLVES.contains(kind)) {
             return evolve(mapped, kind);
         }
-        return inside && TRUNCATES.contains(kind) ? truncate(mapped, kind) : mapped;
+        return TRUNCATES.contains(kind) && (inside || namesOurs(mapped)) ? truncate(mapped, kind) : mapped;
     }
 
     /** A table that a statement in a transaction reads: the staged version, if any. */
@@ -329,7 +329,10 @@ public final class RouteNames extends SessionRule {
         return with(table, "options", new CaseInsensitiveStringMap(options));
     }
 
-    /** An INSERT of no rows that states an overwrite, in place of a TRUNCATE TABLE [PARTITION] inside a transaction. */
+    /**
+     * An INSERT of no rows that states an overwrite, in place of a TRUNCATE TABLE [PARTITION]: inside a transaction, and of
+     * a session table by its name in our catalog.
+     */
     private LogicalPlan truncate(LogicalPlan plan, String kind) {
         Map facts = facts("truncate", kind);
         place(facts, parts(nameBelow(plan)));
@@ -415,6 +418,11 @@ public final class RouteNames extends SessionRule {
         return columns.size() == 1 && (type.isEmpty() || ((DataType) type.get()).sql().startsWith("STRING COLLATE "))
             && text(get(column, "newNullability")) == null && text(get(column, "newComment")) == null
             && text(get(column, "newPosition")) == null;
+    }
+
+    private boolean namesOurs(LogicalPlan plan) {
+        LogicalPlan name = nameBelow(plan);
+        return name != null && namesOurs(parts(name));
     }
 
     private boolean namesOurs(List parts) {
