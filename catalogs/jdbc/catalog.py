@@ -347,7 +347,7 @@ class JdbcCatalog(
     def two_phase_leave_table(
         self, path: ObjectPath, arriving: TwoPhaseCatalogTable, *, context: WriteContext
     ) -> TwoPhaseCatalogTable:
-        return JdbcParticipant(self, plan_leave(self.store, path, context, time.time()))
+        return JdbcParticipant(self, plan_leave(path, arriving.document, context, time.time()))
 
     def is_renamed(self, participant: TwoPhaseCatalogTable) -> bool:
         return isinstance(participant, JdbcParticipant) and is_renamed(participant.document)

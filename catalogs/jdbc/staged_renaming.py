@@ -79,6 +79,7 @@ def _facts(store: Store, connection: sa.Connection, path: ObjectPath, context: W
     definition = store.definition(connection, path)
     return {
         "from": path.to_document(),
+        "former": seen,
         "pinned": seen if context.pins_reads else None,
         "definition": definition.to_document(),
         "columns": definition.schema.names,
@@ -87,13 +88,14 @@ def _facts(store: Store, connection: sa.Connection, path: ObjectPath, context: W
     }
 
 
-def plan_leave(store: Store, path: ObjectPath, context: WriteContext, since: float) -> Document:
+def plan_leave(path: ObjectPath, arriving: Mapping[str, Any], context: WriteContext, since: float) -> Document:
     """Return the document of the participant of the former name.
 
     Parameters
     ----------
-    store : Store
     path : ObjectPath
+    arriving : mapping
+        The document of the new name.
     context : WriteContext
     since : float
         When the statement began.
@@ -110,9 +112,8 @@ def plan_leave(store: Store, path: ObjectPath, context: WriteContext, since: flo
         # It came by a rename, and goes by another one: a table that it has replaced is dropped, or has its new name.
         effect = DROP if base.get("anew") else LEAVE
         return {**document_of(path, Purpose.DROP_TABLE, effect, context, since), "seen": base["seen"]}
-    with store.begin(path.database, path=path, read_only=True) as connection:
-        seen = store.seen(connection, path)
-    return {**document_of(path, Purpose.DROP_TABLE, LEAVE, context, since), "seen": seen}
+    # As the rename has seen it: others may have published to it in between.
+    return {**document_of(path, Purpose.DROP_TABLE, LEAVE, context, since), "seen": arriving["former"]}
 
 
 def is_renamed(document: Mapping[str, Any]) -> bool:

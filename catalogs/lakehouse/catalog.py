@@ -407,7 +407,7 @@ class LakehouseCatalog(
     def two_phase_leave_table(
         self, path: ObjectPath, arriving: TwoPhaseCatalogTable, *, context: WriteContext
     ) -> TwoPhaseCatalogTable:
-        return LakehouseDrop(self, plan_leave(self.lakehouse, path, context, time.time()))
+        return LakehouseDrop(self, plan_leave(path, arriving.document, context, time.time()))
 
     def is_renamed(self, participant: TwoPhaseCatalogTable) -> bool:
         return isinstance(participant, LakehouseRename | LakehouseRenamedRows)

@@ -92,13 +92,14 @@ def _table(lakehouse: Lakehouse, path: ObjectPath, context: WriteContext) -> dic
     return {"seen": Seen.document_of(loaded), "location": loaded.metadata.location}
 
 
-def plan_leave(lakehouse: Lakehouse, path: ObjectPath, context: WriteContext, since: float) -> dict[str, Any]:
+def plan_leave(path: ObjectPath, arriving: Mapping[str, Any], context: WriteContext, since: float) -> dict[str, Any]:
     """Return the document of the participant of the former name.
 
     Parameters
     ----------
-    lakehouse : Lakehouse
     path : ObjectPath
+    arriving : mapping
+        The document of the new name.
     context : WriteContext
     since : float
         When the statement began.
@@ -111,9 +112,16 @@ def plan_leave(lakehouse: Lakehouse, path: ObjectPath, context: WriteContext, si
     base = context.base
     if base is not None and base["effect"] != RENAME:
         raise failures.not_renamed(path, context.transaction_id)
-    # If it came by a rename, and goes by another one, those are dropped that were when it came.
-    drops = [] if base is None else base[DROPS]
-    return {**dropping.plan_drop(lakehouse, path, context, since, purge=False), RENAMED: True, DROPS: drops}
+    return {
+        **dropping.document_of(path, Purpose.DROP_TABLE, DROP, context, since),
+        "purge": False,
+        "location": arriving["location"],
+        # What the new name gets, and not what is there by now: others may have committed in between.
+        "seen": arriving["seen"] if base is None else base[DISPLACED],
+        RENAMED: True,
+        # If it came by a rename, and goes by another one, those are dropped that were when it came.
+        DROPS: [] if base is None else base[DROPS],
+    }
 
 
 def plan_renamed_rows(

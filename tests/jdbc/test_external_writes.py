@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
 
 from tests.jdbc.places import Place, fetch, ordered
-from tests.jdbc.statements import ROWS, run, stage
+from tests.jdbc.statements import ROWS, run, stage, transaction_id
 from twophase.catalogs.jdbc import JdbcCatalog
 from twophase.errors import WriteConflictError
-from twophase.model import ObjectPath, Purpose
+from twophase.model import ObjectPath, Purpose, WriteContext
 
 REPLACING = (Purpose.INSERT_OVERWRITE, Purpose.CREATE_OR_REPLACE_TABLE_AS)
 
@@ -22,6 +23,24 @@ CHANGES = {
     "a row less": ("DELETE FROM {} WHERE id = 2", ROWS[:1]),
     "another value": ("UPDATE {} SET name = 'ten' WHERE id = 1", [(1, "ten"), *ROWS[1:]]),
 }
+
+
+def test_what_another_transaction_publishes_between_the_two_names_of_a_rename_is_a_conflict(
+    catalog: JdbcCatalog, path: ObjectPath
+) -> None:
+    run(catalog, path)
+    context = WriteContext(transaction_id())
+    arriving = catalog.two_phase_rename_table(path, ObjectPath.of(path.database, "weekly"), context=context)
+    assert arriving is not None
+    run(catalog, path, Purpose.INSERT_INTO, [(3, "three")])
+    leaving = catalog.two_phase_leave_table(path, arriving, context=replace(context, ordinal=1))
+    for participant in (arriving, leaving):
+        participant.begin()
+    arriving.prepare()
+    with pytest.raises(WriteConflictError, match="another writer published it"):
+        leaving.prepare()
+    for participant in (arriving, leaving):
+        participant.abort()
 
 
 @pytest.mark.promise(

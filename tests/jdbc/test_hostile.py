@@ -258,10 +258,12 @@ def test_a_table_that_another_role_owns_is_neither_replaced_renamed_nor_dropped_
     place.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA {path.database} TO guest")
     guests = open_jdbc(**place.options(url=guest))
     context = WriteContext(transaction_id())
+    arriving = guests.two_phase_rename_table(path, ObjectPath.of(path.database, "weekly"), context=context)
+    assert arriving is not None
     for participant in (
         offer(guests, path, Purpose.CREATE_OR_REPLACE_TABLE_AS),
         guests.two_phase_drop_table(path, context=context),
-        guests.two_phase_leave_table(path, offer(guests, path, Purpose.INSERT_INTO), context=context),
+        guests.two_phase_leave_table(path, arriving, context=context),
     ):
         assert participant is not None
         with pytest.raises(CatalogError, match=r"daily belongs to twophase: guest may not.*GRANT twophase TO guest"):

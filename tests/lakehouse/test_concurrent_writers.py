@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ import sqlalchemy as sa
 
 from tests import strict_schemas
 from tests.lakehouse.places import Lake, open_lakehouse, ordered
-from tests.lakehouse.statements import ROWS, SCHEMA, offer, run, stage, table
+from tests.lakehouse.statements import ROWS, SCHEMA, offer, run, stage, table, transaction_id
 from twophase import failpoints
 from twophase.catalog import TableChange
 from twophase.catalogs.lakehouse import LakehouseCatalog, rollback
@@ -565,3 +566,23 @@ def test_a_replace_keeps_the_properties_as_its_transaction_has_altered_them(
 
 def in_block(ordinal: int, base: Any = None) -> WriteContext:
     return WriteContext("a-block", ordinal, base=base)
+
+
+@pytest.mark.promise("ddl-in-blocks", "rows that others commit while a block renames their table are never lost")
+def test_what_others_commit_between_the_two_names_of_a_rename_is_a_conflict(
+    catalog: LakehouseCatalog, other: LakehouseCatalog, path: ObjectPath
+) -> None:
+    """The new name gets the table as the rename has seen it, and the former one must have that table until then."""
+    run(other, path)
+    context = WriteContext(transaction_id())
+    arriving = catalog.two_phase_rename_table(path, ObjectPath.of(path.database, "weekly"), context=context)
+    assert arriving is not None
+    run(other, path, INSERT, [(3, "three")])
+    leaving = catalog.two_phase_leave_table(path, arriving, context=replace(context, ordinal=1))
+    for participant in (arriving, leaving):
+        participant.begin()
+    arriving.prepare()
+    with pytest.raises(WriteConflictError, match="another writer committed to it"):
+        leaving.prepare()
+    for participant in (arriving, leaving):
+        participant.abort()
