@@ -5,7 +5,7 @@ from __future__ import annotations
 from twophase.catalogs.files import refuse_untried
 from twophase.catalogs.hive import layout, names
 from twophase.catalogs.hive.definitions import redacted, to_definition
-from twophase.catalogs.hive.state import DROP, RENAME, Before, OwnState, Way, WriteState
+from twophase.catalogs.hive.state import DROP, RENAME, Before, OwnState, PublisherName, WriteState
 from twophase.catalogs.hive.store import HiveStore
 from twophase.catalogs.hive.tables import VIEW, HiveTable
 from twophase.errors import CatalogError, TableNotExistError
@@ -53,7 +53,7 @@ def plan_drop(store: HiveStore, path: ObjectPath, context: WriteContext) -> Writ
         purpose=Purpose.DROP_TABLE,
         transaction_id=context.transaction_id,
         ordinal=context.ordinal,
-        way=Way.DROP_RENAMED if is_renamed else Way.DROP_TABLE,
+        publisher=PublisherName.DROP_RENAMED if is_renamed else PublisherName.DROP_TABLE,
         definition=definition,
         default_location=default_location,
         version=version,

@@ -19,7 +19,7 @@ from twophase.catalogs.hive.publish import Publisher, publisher_of
 from twophase.catalogs.hive.publish.by_rows import Choice
 from twophase.catalogs.hive.publish.new_columns import NewColumns
 from twophase.catalogs.hive.schema import changes
-from twophase.catalogs.hive.state import ALTER, CREATE, REPLACE, Way, WriteState
+from twophase.catalogs.hive.state import ALTER, CREATE, REPLACE, PublisherName, WriteState
 from twophase.catalogs.hive.store import OverHive
 from twophase.catalogs.hive.tables import HiveTable
 from twophase.catalogs.hive.write import TableWrite
@@ -91,7 +91,7 @@ class HiveParticipant(TwoPhaseCatalogTable):
 
     def _decided(self) -> Publisher:
         """The publisher, chosen from the staged rows if it was still undecided."""
-        if self.table_write.state.way is Way.BY_ROWS:
+        if self.table_write.state.publisher is PublisherName.BY_ROWS:
             self._choice = Choice(self.table_write)
             self._choice.make()
             self._changed()

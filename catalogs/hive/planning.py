@@ -1,7 +1,7 @@
 """Plan a write: choose the publisher of a statement by its effect, the existing table and the options.
 
 :data:`RULES` is the whole decision before the rows are staged; the code below it computes the values of its columns.
-Where the rows decide (``Way.BY_ROWS``), :mod:`.publish.by_rows` chooses when they are there.
+Where the rows decide (``PublisherName.BY_ROWS``), :mod:`.publish.by_rows` chooses when they are there.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from twophase.catalogs.hive.state import (
     Displaced,
     InPlaceState,
     MoveState,
-    Way,
+    PublisherName,
     WriteState,
 )
 from twophase.catalogs.hive.store import HiveStore
@@ -95,28 +95,28 @@ class Case(NamedTuple):
 
 
 #: The publisher for each case; None matches anything. No two rows match the same case.
-RULES: tuple[tuple[str, bool, bool | None, bool | None, Change | None, Way], ...] = (
+RULES: tuple[tuple[str, bool, bool | None, bool | None, Change | None, PublisherName], ...] = (
     # effect, fixed, by rows, partitioned, layout, publisher
-    (CREATE, False, None, None, None, Way.CREATE_TABLE),
-    (CREATE, True, None, None, None, Way.CREATE_IN_PLACE),
-    (INSERT, True, None, None, None, Way.MOVE_FILES),
-    (INSERT, False, True, None, None, Way.BY_ROWS),
-    (INSERT, False, False, True, None, Way.SWITCH_PARTITIONS),
-    (INSERT, False, False, False, None, Way.SWITCH_POINTER),
-    (REPLACE, True, None, None, None, Way.REPLACE_IN_PLACE),
-    (REPLACE, False, None, None, Change.REMADE, Way.SWAP_NAMES),
-    (REPLACE, False, None, True, Change.ALTERED, Way.SWITCH_LAYOUT),
-    (REPLACE, False, None, True, Change.SAME, Way.SWITCH_PARTITIONS),
-    (REPLACE, False, None, False, Change.ALTERED, Way.SWITCH_POINTER),
-    (REPLACE, False, None, False, Change.SAME, Way.SWITCH_POINTER),
+    (CREATE, False, None, None, None, PublisherName.CREATE_TABLE),
+    (CREATE, True, None, None, None, PublisherName.CREATE_IN_PLACE),
+    (INSERT, True, None, None, None, PublisherName.MOVE_FILES),
+    (INSERT, False, True, None, None, PublisherName.BY_ROWS),
+    (INSERT, False, False, True, None, PublisherName.SWITCH_PARTITIONS),
+    (INSERT, False, False, False, None, PublisherName.SWITCH_POINTER),
+    (REPLACE, True, None, None, None, PublisherName.REPLACE_IN_PLACE),
+    (REPLACE, False, None, None, Change.REMADE, PublisherName.SWAP_NAMES),
+    (REPLACE, False, None, True, Change.ALTERED, PublisherName.SWITCH_LAYOUT),
+    (REPLACE, False, None, True, Change.SAME, PublisherName.SWITCH_PARTITIONS),
+    (REPLACE, False, None, False, Change.ALTERED, PublisherName.SWITCH_POINTER),
+    (REPLACE, False, None, False, Change.SAME, PublisherName.SWITCH_POINTER),
 )
 
 
-def ways(case: Case) -> list[Way]:
+def publishers(case: Case) -> list[PublisherName]:
     """Publishers of the rows of :data:`RULES` that match a case: always exactly one."""
     return [
-        way
-        for *wanted, way in RULES
+        publisher
+        for *wanted, publisher in RULES
         if all(one is None or one == found for one, found in zip(wanted, case, strict=True))
     ]
 
@@ -271,7 +271,7 @@ class _Planner:
         """Return the initial state of the write."""
         self._refuse_untried(None if self.table is None else self.table.location, self._fixed_location())
         self._check_base()
-        way, base = self._way(), self.base
+        base = self.base
         state = WriteState(
             catalog=self.store.name,
             store=self.store.metastore.identity,
@@ -279,7 +279,7 @@ class _Planner:
             purpose=self.purpose,
             transaction_id=self.context.transaction_id,
             ordinal=self.context.ordinal,
-            way=way,
+            publisher=self._publisher(),
             definition=redacted(self.wanted, self.store.conf),
             default_location=self.default_location,
             version=self._version(),
@@ -305,11 +305,11 @@ class _Planner:
 
     # -- the rules -----------------------------------------------------------------------------------------------
 
-    def _way(self) -> Way:
-        (found,) = ways(self._case())
-        if found is Way.MOVE_FILES and self.base is not None:
+    def _publisher(self) -> PublisherName:
+        (found,) = publishers(self._case())
+        if found is PublisherName.MOVE_FILES and self.base is not None:
             raise cannot_build(self.path)
-        if self.displaces is not None and found is not Way.CREATE_TABLE:
+        if self.displaces is not None and found is not PublisherName.CREATE_TABLE:
             raise failures.not_created(self.path, self.context.transaction_id)
         return found
 
@@ -387,7 +387,8 @@ class _Planner:
         base = self.base
         if base is None:
             return
-        in_place = base.way is Way.MOVE_FILES or (base.way is Way.APPEND_FILES and not base.appends)
+        name = base.publisher
+        in_place = name is PublisherName.MOVE_FILES or (name is PublisherName.APPEND_FILES and not base.appends)
         if in_place or not self.store.files.kind(base.version).hard_links:
             raise cannot_build(self.path)
         if self._is_altered and self.purpose.inserts:
@@ -478,14 +479,15 @@ class _Planner:
     # -- the publisher's own state -------------------------------------------------------------------------------
 
     def _with_own(self, state: WriteState) -> WriteState:
-        own: Mapping[Way, Any] = {
-            Way.CREATE_TABLE: self._with_create,
-            Way.CREATE_IN_PLACE: self._with_location,
-            Way.REPLACE_IN_PLACE: self._with_location,
-            Way.MOVE_FILES: self._with_location,
-            Way.BY_ROWS: self._with_mode,
+        own: Mapping[PublisherName, Any] = {
+            PublisherName.CREATE_TABLE: self._with_create,
+            PublisherName.CREATE_IN_PLACE: self._with_location,
+            PublisherName.REPLACE_IN_PLACE: self._with_location,
+            PublisherName.MOVE_FILES: self._with_location,
+            PublisherName.BY_ROWS: self._with_mode,
         }
-        return own[state.way](state) if state.way in own else replace(state, own=OWN_STATES[state.way]())
+        name = state.publisher
+        return own[name](state) if name in own else replace(state, own=OWN_STATES[name]())
 
     def _with_create(self, state: WriteState) -> WriteState:
         """Decide whether the table is created under a hidden name, or in one call."""
@@ -497,7 +499,7 @@ class _Planner:
 
     def _with_location(self, state: WriteState) -> WriteState:
         """Stage beside the final location, on the same filesystem."""
-        in_place = state.way is not Way.MOVE_FILES
+        in_place = state.publisher is not PublisherName.MOVE_FILES
         target = self._target_location(in_place)
         if in_place:
             self._refuse_to_move(target)

@@ -23,8 +23,8 @@ from twophase.catalogs.hive.state import (
     Displaced,
     LeaveState,
     OwnState,
+    PublisherName,
     RenameState,
-    Way,
     WriteState,
     renamed_by,
 )
@@ -79,7 +79,7 @@ def plan_rename(store: HiveStore, path: ObjectPath, new_path: ObjectPath, contex
         purpose=Purpose.CREATE_TABLE_AS,
         transaction_id=context.transaction_id,
         ordinal=context.ordinal,
-        way=Way.RENAME_TABLE,
+        publisher=PublisherName.RENAME_TABLE,
         definition=before.definition,
         default_location=default_location,
         version=version,
@@ -154,7 +154,7 @@ def plan_leave(path: ObjectPath, arriving: dict[str, Any], context: WriteContext
         path=path,
         purpose=Purpose.DROP_TABLE,
         ordinal=context.ordinal,
-        way=Way.LEAVE_NAME,
+        publisher=PublisherName.LEAVE_NAME,
         before=None if displaces is None else displaces.before,
         effect=LEAVE,
         own=LeaveState(arriving),
@@ -165,7 +165,7 @@ def plan_leave(path: ObjectPath, arriving: dict[str, Any], context: WriteContext
     # The table that had the name before is dropped; it no longer waits for another one to get the name.
     return replace(
         state,
-        way=Way.DROP_TABLE,
+        publisher=PublisherName.DROP_TABLE,
         definition=displaces.before.definition,
         default_location=base.default_location,
         version=layout.version_of(base.default_location, context.transaction_id, context.ordinal),

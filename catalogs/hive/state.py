@@ -27,8 +27,8 @@ CREATE, REPLACE, INSERT, DROP, ALTER = "create", "replace", "insert", "drop", "a
 RENAME, LEAVE = "rename", "leave"
 
 
-class Way(StrEnum):
-    """The way of a publish; :data:`twophase.catalogs.hive.publish.PUBLISHERS` maps each value to a publisher."""
+class PublisherName(StrEnum):
+    """The name of a publisher; :data:`twophase.catalogs.hive.publish.PUBLISHERS` maps it to the class."""
 
     CREATE_TABLE = "create table"
     CREATE_IN_PLACE = "create in place"
@@ -51,9 +51,10 @@ class Way(StrEnum):
     @property
     def recipe(self) -> str:
         """The recipe, as named in the failpoints."""
-        if self is Way.APPEND_FILES:
+        if self is PublisherName.APPEND_FILES:
             return "append"
-        return "rename" if self in (Way.CREATE_IN_PLACE, Way.REPLACE_IN_PLACE, Way.MOVE_FILES) else "pointer"
+        moves = self in (PublisherName.CREATE_IN_PLACE, PublisherName.REPLACE_IN_PLACE, PublisherName.MOVE_FILES)
+        return "rename" if moves else "pointer"
 
 
 # -- the publishers' own state -----------------------------------------------------------------------------------------
@@ -140,23 +141,23 @@ class ByRowsState(OwnState):
     adopts: str | None = None
 
 
-OWN_STATES: Mapping[Way, type[OwnState]] = {
-    Way.CREATE_TABLE: CreateState,
-    Way.CREATE_IN_PLACE: InPlaceState,
-    Way.SWITCH_POINTER: PointerState,
-    Way.LINK_FILES: PointerState,
-    Way.SWITCH_PARTITIONS: OwnState,
-    Way.SWITCH_LAYOUT: PointerState,
-    Way.SWAP_NAMES: CreateState,
-    Way.REPLACE_IN_PLACE: InPlaceState,
-    Way.MOVE_FILES: MoveState,
-    Way.APPEND_FILES: MoveState,
-    Way.DROP_TABLE: OwnState,
-    Way.DROP_RENAMED: RenameState,
-    Way.ALTER_TABLE: OwnState,
-    Way.RENAME_TABLE: RenameState,
-    Way.LEAVE_NAME: LeaveState,
-    Way.BY_ROWS: ByRowsState,
+OWN_STATES: Mapping[PublisherName, type[OwnState]] = {
+    PublisherName.CREATE_TABLE: CreateState,
+    PublisherName.CREATE_IN_PLACE: InPlaceState,
+    PublisherName.SWITCH_POINTER: PointerState,
+    PublisherName.LINK_FILES: PointerState,
+    PublisherName.SWITCH_PARTITIONS: OwnState,
+    PublisherName.SWITCH_LAYOUT: PointerState,
+    PublisherName.SWAP_NAMES: CreateState,
+    PublisherName.REPLACE_IN_PLACE: InPlaceState,
+    PublisherName.MOVE_FILES: MoveState,
+    PublisherName.APPEND_FILES: MoveState,
+    PublisherName.DROP_TABLE: OwnState,
+    PublisherName.DROP_RENAMED: RenameState,
+    PublisherName.ALTER_TABLE: OwnState,
+    PublisherName.RENAME_TABLE: RenameState,
+    PublisherName.LEAVE_NAME: LeaveState,
+    PublisherName.BY_ROWS: ByRowsState,
 }
 
 _Own = TypeVar("_Own", bound=OwnState)
@@ -210,7 +211,7 @@ class Displaced:
 
 
 def _refuse_newer(document: Mapping[str, Any]) -> None:
-    if document["format"] > FORMAT or document["publisher"] not in list(Way):
+    if document["format"] > FORMAT or document["publisher"] not in list(PublisherName):
         raise CatalogError(
             f"This version of twophase does not know the format {document['format']} of a recorded write, or its "
             f"publisher {document['publisher']!r}.",
@@ -230,8 +231,8 @@ class WriteState:
     purpose: Purpose
     transaction_id: str
     ordinal: int
-    #: How it is published.
-    way: Way
+    #: Publishes it.
+    publisher: PublisherName
     #: Definition of the table after the publish, without secrets.
     definition: TableDefinition
     #: Where stock Spark would have put the files.
@@ -335,7 +336,7 @@ class WriteState:
         prepared = {"level": self.level and int(self.level), "can_undo": self.can_undo}
         return {
             "format": self._format,
-            "publisher": self.way.value,
+            "publisher": self.publisher.value,
             STORE: self.store,
             "path": self.path.to_document(),
             "purpose": self.purpose.value,
@@ -364,18 +365,18 @@ class WriteState:
         """
         found = dict(document) if "format" in document else upgraded(document)
         _refuse_newer(found)
-        way, before, scope = Way(found["publisher"]), found["before"], found["overwrite"]
+        publisher, before, scope = PublisherName(found["publisher"]), found["before"], found["overwrite"]
         displaces = found.get("displaces")
         level = found.get("level")
         return cls(
             store=str(found.get(STORE) or ""),
             path=ObjectPath.from_document(found["path"]),
             purpose=Purpose(found["purpose"]),
-            way=way,
+            publisher=publisher,
             definition=TableDefinition.from_document(found["definition"]),
             before=before and Before.from_document(before),
             overwrite=None if scope is None else OverwriteScope.from_document(scope),
-            own=_fitting(OWN_STATES[way], found["own"]),
+            own=_fitting(OWN_STATES[publisher], found["own"]),
             level=None if level is None else Level(level),
             level_reason=found["level_reason"],
             can_undo=found.get("can_undo"),
@@ -406,18 +407,18 @@ def _fitting(kind: type[_Kind], document: Mapping[str, Any]) -> _Kind:
 
 #: Names of the publishing classes in documents of format 1.
 _CLASSES = {
-    "PointerCreate": Way.CREATE_TABLE,
-    "PointerCreateHidden": Way.CREATE_TABLE,
-    "PointerSwitch": Way.SWITCH_POINTER,
-    "PointerAppend": Way.LINK_FILES,
-    "PointerPartitions": Way.SWITCH_PARTITIONS,
-    "PointerUntrack": Way.SWITCH_LAYOUT,
-    "PointerSwap": Way.SWAP_NAMES,
-    "RenameCreate": Way.CREATE_IN_PLACE,
-    "RenameReplace": Way.REPLACE_IN_PLACE,
-    "MoveInsert": Way.MOVE_FILES,
-    "MoveAppend": Way.APPEND_FILES,
-    "Insert": Way.BY_ROWS,
+    "PointerCreate": PublisherName.CREATE_TABLE,
+    "PointerCreateHidden": PublisherName.CREATE_TABLE,
+    "PointerSwitch": PublisherName.SWITCH_POINTER,
+    "PointerAppend": PublisherName.LINK_FILES,
+    "PointerPartitions": PublisherName.SWITCH_PARTITIONS,
+    "PointerUntrack": PublisherName.SWITCH_LAYOUT,
+    "PointerSwap": PublisherName.SWAP_NAMES,
+    "RenameCreate": PublisherName.CREATE_IN_PLACE,
+    "RenameReplace": PublisherName.REPLACE_IN_PLACE,
+    "MoveInsert": PublisherName.MOVE_FILES,
+    "MoveAppend": PublisherName.APPEND_FILES,
+    "Insert": PublisherName.BY_ROWS,
 }
 
 

@@ -126,7 +126,7 @@ class TableWrite:
 
     def step(self, name: str) -> AbstractContextManager[None]:
         """The failpoint of one step."""
-        return step(steps.POINTS[self.state.way.recipe][name])
+        return step(steps.POINTS[self.state.publisher.recipe][name])
 
     def conflict(self, why: str) -> WriteConflictError:
         """Return the error of a conflict with another writer."""

@@ -19,7 +19,7 @@ from tests.crash.frames import ArrowFrame
 from tests.hive.place import PATH, Place
 from twophase.catalogs.hive import HiveCatalog
 from twophase.catalogs.hive import state as states
-from twophase.catalogs.hive.planning import Case, Change, ways
+from twophase.catalogs.hive.planning import Case, Change, publishers
 from twophase.catalogs.hive.state import WriteState
 from twophase.errors import CatalogError
 from twophase.model import Outcome, OverwriteScope, Purpose, TableDefinition, Transform, WriteContext
@@ -204,4 +204,4 @@ def test_a_document_of_a_newer_version_is_refused_with_the_way_out(tmp_path: Pat
 
 def test_one_publisher_serves_each_case() -> None:
     cases = product((states.CREATE, states.REPLACE, states.INSERT), (False, True), (False, True), (False, True), Change)
-    assert [len(ways(Case(*case))) for case in cases] == [1] * 72
+    assert [len(publishers(Case(*case))) for case in cases] == [1] * 72

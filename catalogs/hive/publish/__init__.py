@@ -1,4 +1,4 @@
-"""The publishers of Hive tables: one for each way that a recorded state may name."""
+"""The publishers of Hive tables: one for each name in a recorded state."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from twophase.catalogs.hive.publish.pointer import SwitchPointer
 from twophase.catalogs.hive.publish.publisher import Publisher
 from twophase.catalogs.hive.publish.rename import LeaveName, RenameTable
 from twophase.catalogs.hive.publish.swap import SwapNames
-from twophase.catalogs.hive.state import Way
+from twophase.catalogs.hive.state import PublisherName
 from twophase.catalogs.hive.write import TableWrite
 
-PUBLISHERS: Mapping[Way, type[Publisher]] = {
-    Way.CREATE_TABLE: CreateTable,
-    Way.CREATE_IN_PLACE: CreateInPlace,
-    Way.SWITCH_POINTER: SwitchPointer,
-    Way.LINK_FILES: LinkFiles,
-    Way.SWITCH_PARTITIONS: SwitchPartitions,
-    Way.SWITCH_LAYOUT: SwitchLayout,
-    Way.SWAP_NAMES: SwapNames,
-    Way.REPLACE_IN_PLACE: ReplaceInPlace,
-    Way.MOVE_FILES: MoveFiles,
-    Way.APPEND_FILES: AppendFiles,
-    Way.DROP_TABLE: DropTable,
-    Way.DROP_RENAMED: DropRenamed,
-    Way.ALTER_TABLE: AlterTable,
-    Way.RENAME_TABLE: RenameTable,
-    Way.LEAVE_NAME: LeaveName,
-    Way.BY_ROWS: Undecided,
+PUBLISHERS: Mapping[PublisherName, type[Publisher]] = {
+    PublisherName.CREATE_TABLE: CreateTable,
+    PublisherName.CREATE_IN_PLACE: CreateInPlace,
+    PublisherName.SWITCH_POINTER: SwitchPointer,
+    PublisherName.LINK_FILES: LinkFiles,
+    PublisherName.SWITCH_PARTITIONS: SwitchPartitions,
+    PublisherName.SWITCH_LAYOUT: SwitchLayout,
+    PublisherName.SWAP_NAMES: SwapNames,
+    PublisherName.REPLACE_IN_PLACE: ReplaceInPlace,
+    PublisherName.MOVE_FILES: MoveFiles,
+    PublisherName.APPEND_FILES: AppendFiles,
+    PublisherName.DROP_TABLE: DropTable,
+    PublisherName.DROP_RENAMED: DropRenamed,
+    PublisherName.ALTER_TABLE: AlterTable,
+    PublisherName.RENAME_TABLE: RenameTable,
+    PublisherName.LEAVE_NAME: LeaveName,
+    PublisherName.BY_ROWS: Undecided,
 }
 
 
 def publisher_of(write: TableWrite) -> Publisher:
     """Return the publisher of a write."""
-    return PUBLISHERS[write.state.way](write)
+    return PUBLISHERS[write.state.publisher](write)
 
 
 __all__ = ["PUBLISHERS", "Publisher", "publisher_of"]

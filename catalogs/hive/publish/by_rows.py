@@ -29,7 +29,7 @@ from twophase.catalogs.hive.definitions import FILE_PROVIDERS, is_recursive
 from twophase.catalogs.hive.partition_plan import Key
 from twophase.catalogs.hive.publish.publisher import Publisher
 from twophase.catalogs.hive.staging import Staging
-from twophase.catalogs.hive.state import ByRowsState, MoveState, OwnState, PointerState, Way
+from twophase.catalogs.hive.state import ByRowsState, MoveState, OwnState, PointerState, PublisherName
 from twophase.catalogs.hive.tables import HivePartition, HiveTable
 from twophase.catalogs.hive.target import Target
 from twophase.catalogs.hive.write import TableWrite
@@ -41,10 +41,10 @@ APPENDS = ("directory", "links", "files")
 #: Maximum number of files to hard-link: one or two hundred milliseconds, and as many directory entries.
 LINKED_FILES = 2000
 
-_Choice = tuple[Way, OwnState]
-_LINKS: _Choice = (Way.LINK_FILES, PointerState())
-_PARTITIONS: _Choice = (Way.SWITCH_PARTITIONS, OwnState())
-_APPENDS: _Choice = (Way.APPEND_FILES, MoveState())
+_Choice = tuple[PublisherName, OwnState]
+_LINKS: _Choice = (PublisherName.LINK_FILES, PointerState())
+_PARTITIONS: _Choice = (PublisherName.SWITCH_PARTITIONS, OwnState())
+_APPENDS: _Choice = (PublisherName.APPEND_FILES, MoveState())
 
 
 class Undecided(Publisher):
@@ -91,11 +91,11 @@ class Choice:
         hard_links.take_links_out(self._files, self._write.state.version)
         own = self._write.state.own
         flattens = isinstance(own, PointerState) and own.flattens
-        self._become((Way.APPEND_FILES, MoveState(gathered=flattens)))
+        self._become((PublisherName.APPEND_FILES, MoveState(gathered=flattens)))
 
     def _become(self, choice: _Choice) -> None:
-        way, own = choice
-        self._write.update(way=way, own=own)
+        publisher, own = choice
+        self._write.update(publisher=publisher, own=own)
 
     def _adopt(self) -> None:
         """Take over the rows that an earlier statement of the transaction has appended, to publish them together."""
@@ -125,8 +125,8 @@ class Choice:
     def _by_directory(self, location: str) -> _Choice:
         version = self._write.state.version
         if flattening.is_due(self._files, location) and self._files.can_link(location, version):
-            return Way.LINK_FILES, PointerState(flattens=True)
-        return Way.APPEND_FILES, MoveState(gathered=True)
+            return PublisherName.LINK_FILES, PointerState(flattens=True)
+        return PublisherName.APPEND_FILES, MoveState(gathered=True)
 
     def _of_partitions(self, table: HiveTable) -> _Choice:
         write, columns, root = self._write, table.partition_columns, str(table.location)
@@ -136,7 +136,7 @@ class Choice:
         paths = write.paths
         if not all(paths.is_partitions(part.location, key, columns, root) for key, part in there.items()):
             self._refuse_to_build()
-            return Way.MOVE_FILES, MoveState()  # To the user's own location.
+            return PublisherName.MOVE_FILES, MoveState()  # To the user's own location.
         if write.state.purpose is not Purpose.INSERT_INTO:
             return _PARTITIONS
         if self._is_alone_in_its_partition(new, there):

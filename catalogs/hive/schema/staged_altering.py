@@ -14,7 +14,7 @@ from twophase.catalogs.hive.dropping import before_of
 from twophase.catalogs.hive.publish.alter import property_changes, with_properties
 from twophase.catalogs.hive.schema import alter, rewriting
 from twophase.catalogs.hive.snapshots import read_format
-from twophase.catalogs.hive.state import ALTER, INSERT, OwnState, Way, WriteState
+from twophase.catalogs.hive.state import ALTER, INSERT, OwnState, PublisherName, WriteState
 from twophase.catalogs.hive.store import HiveStore
 from twophase.catalogs.hive.tables import VIEW, HiveTable
 from twophase.errors import CatalogError, TableNotExistError
@@ -98,7 +98,7 @@ def _state(
         purpose=Purpose.ALTER_TABLE,
         transaction_id=context.transaction_id,
         ordinal=context.ordinal,
-        way=Way.ALTER_TABLE,
+        publisher=PublisherName.ALTER_TABLE,
         definition=redacted(definition, store.conf),
         default_location=default_location,
         version=version,
