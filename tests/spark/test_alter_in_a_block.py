@@ -437,7 +437,7 @@ def test_a_block_renames_what_it_has_made(
             spark.sql(f"ALTER TABLE {made} RENAME TO {taken}")
         assert len(rows(spark, f"SELECT * FROM {made}")) == 2
         with monkeypatch.context() as patched, pytest.raises(AtomicityNotSupportedError, match="cannot be renamed"):
-            patched.setattr(created_tables, "open_drop", lambda *_, **__: None)
+            patched.setattr(created_tables, "drop_in_block", lambda *_, **__: None)
             spark.sql(f"ALTER TABLE {made} RENAME TO {renamed}")
         assert not spark.catalog.tableExists(renamed)
         assert len(rows(spark, f"SELECT * FROM {made}")) == 2

@@ -6,13 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-import pyarrow as pa
-
 from twophase.catalog import Catalog, SupportsSavepoints, SupportsStagedDrop
 from twophase.catalog.reading import ReadSource
 from twophase.errors import AtomicityNotSupportedError
-from twophase.model import ObjectPath, Purpose, TableDefinition
-from twophase.spark.statement import StatementContext, finish_statement, open_drop, open_statement
+from twophase.model import ObjectPath, Purpose
+from twophase.spark.statement import StatementContext, drop_in_block, failing, finish_statement, open_statement
 from twophase.timeline.savepoints import KeptTable
 from twophase.transactions.driver import concerning
 from twophase.transactions.named_savepoints import Restore, require_still_kept
@@ -59,15 +57,12 @@ def _restore_one(context: StatementContext, catalog: SupportsSavepoints, table: 
         definition = catalog.kept_definition(table.document)
     purpose = Purpose.CREATE_OR_REPLACE_TABLE_AS
     statement = open_statement(context, catalog, table.path, definition, purpose, restores=True)
-    try:
+    with failing(statement):
         if not statement.write_kept(catalog, table.document):
             with concerning(table.path):
                 source = catalog.read_kept(table.document)
             statement.write(rows(catalog, table.path, source))
         finish_statement(context.session, statement, lambda: definition)
-    except BaseException as error:
-        statement.fail(error)  # does nothing if it has ended
-        raise
 
 
 def _restore_former(
@@ -77,12 +72,9 @@ def _restore_former(
     definition = source.definition if source.definition.external else replace(source.definition, location=None)
     purpose = Purpose.CREATE_TABLE_AS if is_gone else Purpose.CREATE_OR_REPLACE_TABLE_AS
     statement = open_statement(context, catalog, path, definition, purpose)
-    try:
+    with failing(statement):
         statement.write(rows(catalog, path, source))
         finish_statement(context.session, statement, lambda: definition)
-    except BaseException as error:
-        statement.fail(error)  # does nothing if it has ended
-        raise
 
 
 def undo(context: StatementContext, plan: Undo, rows: Rows) -> None:
@@ -116,15 +108,8 @@ def undo(context: StatementContext, plan: Undo, rows: Rows) -> None:
 
 
 def _drop_one(context: StatementContext, refused: Exception, catalog: SupportsStagedDrop, path: ObjectPath) -> None:
-    statement = open_drop(context, catalog, path, purge=False)
-    if statement is None:
+    if drop_in_block(context, catalog, path) is None:
         raise refused
-    try:
-        statement.write_nothing()
-        finish_statement(context.session, statement, lambda: TableDefinition(pa.schema([])))
-    except BaseException as error:
-        statement.fail(error)  # does nothing if it has ended
-        raise
 
 
 def _cannot_drop(plan: Restore, catalog: str, path: ObjectPath) -> AtomicityNotSupportedError:

@@ -134,3 +134,10 @@ def staged_source(participant: TwoPhaseCatalogTable) -> ReadSource:
             hint="Read the table before it is written, or after the transaction.",
         )
     return source
+
+
+def staged_definition(participant: TwoPhaseCatalogTable) -> TableDefinition:
+    """The definition that a participant without rows stages; errors as of :func:`staged_source`."""
+    definition = staged_source(participant).definition
+    assert definition is not None
+    return definition

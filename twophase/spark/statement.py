@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from twophase.catalog import (
-    Catalog,
-    SupportsStagedAlter,
-    SupportsStagedDatabases,
-    SupportsStagedDrop,
-    SupportsStagedRename,
-    TableChange,
-    TwoPhaseCatalogTable,
-)
+import pyarrow as pa
+
+from twophase.catalog import Catalog, SupportsStagedDrop, TwoPhaseCatalogTable
 from twophase.errors import AtomicityNotSupportedError
 from twophase.hooks.hook import JobStatusHook
 from twophase.hooks.statement import Statement
@@ -31,6 +26,8 @@ from twophase.transactions.merging import Conflict
 from twophase.transactions.transaction import Transaction
 
 _NO_OTHER_WAY = "This catalog has no other way to run it: spark.twophase.atomicity=preferred does not help."
+#: Of a table that is dropped, and of a database.
+_NO_TABLE = TableDefinition(pa.schema([]))
 
 
 @dataclass(frozen=True)
@@ -120,60 +117,60 @@ def open_statement(
     return _started(context, transaction, participant, autocommit=autocommit)
 
 
-def open_drop(
-    context: StatementContext, catalog: SupportsStagedDrop, path: ObjectPath, *, purge: bool
+def run_in_block(
+    context: StatementContext,
+    catalog: Catalog,
+    path: ObjectPath | None,
+    stage: Callable[[Transaction], TwoPhaseCatalogTable | None],
+    define: Callable[[TwoPhaseCatalogTable], TableDefinition] = lambda _: _NO_TABLE,
 ) -> Statement | None:
-    """Stage and begin a ``DROP TABLE`` in the surrounding transaction; None if the store cannot drop a table in it."""
-    assert context.joined is not None
-    transaction = _joining(context, context.joined, catalog, path)
-    participant = transaction.stage_drop(catalog, path, purge=purge)
-    return None if participant is None else _started(context, transaction, participant, autocommit=False)
+    """Run a statement without rows in the surrounding transaction; None if the store cannot have it there.
+
+    Parameters
+    ----------
+    context : StatementContext
+    catalog : Catalog
+    path : ObjectPath or None
+        The table that it changes; None for a database.
+    stage : callable
+        Requests its participant.
+    define : callable
+        The definition that the table then has, known once it is staged; of a drop, one without columns.
+    """
+    transaction = context.joined
+    assert transaction is not None
+    if path is not None:
+        transaction = _joining(context, transaction, catalog, path)
+    participant = stage(transaction)
+    if participant is None:
+        return None
+    statement = _started(context, transaction, participant, autocommit=False)
+    run_without_rows(context.session, statement, lambda: define(participant))
+    return statement
 
 
-def open_alter(
-    context: StatementContext, catalog: SupportsStagedAlter, path: ObjectPath, changes: Sequence[TableChange]
+def drop_in_block(
+    context: StatementContext, catalog: SupportsStagedDrop, path: ObjectPath, *, purge: bool = False
 ) -> Statement | None:
-    """Stage and begin an ``ALTER TABLE`` in the surrounding transaction; None if the store cannot alter it there."""
-    assert context.joined is not None
-    transaction = _joining(context, context.joined, catalog, path)
-    participant = transaction.stage_alter(catalog, path, changes)
-    return None if participant is None else _started(context, transaction, participant, autocommit=False)
+    """Run a ``DROP TABLE`` in the surrounding transaction; None if the store cannot drop a table in it."""
+    return run_in_block(context, catalog, path, lambda joined: joined.stage_drop(catalog, path, purge=purge))
 
 
-def open_rename(
-    context: StatementContext, catalog: SupportsStagedRename, path: ObjectPath, new_path: ObjectPath
-) -> Statement | None:
-    """Stage and begin the new name of a table in the surrounding transaction; None if the store cannot rename it."""
-    assert context.joined is not None
-    transaction = _joining(context, context.joined, catalog, new_path)
-    participant = transaction.stage_rename(catalog, path, new_path)
-    return None if participant is None else _started(context, transaction, participant, autocommit=False)
+@contextmanager
+def discarding(transaction: Transaction) -> Iterator[list[Statement]]:
+    """Discard the statements that one command has added to the list, if it fails.
 
-
-def open_leave(
-    context: StatementContext, catalog: SupportsStagedRename, path: ObjectPath, arriving: Statement
-) -> Statement:
-    """Stage and begin the end of the former name of a renamed table."""
-    assert context.joined is not None
-    transaction = _joining(context, context.joined, catalog, path)
-    participant = transaction.stage_leave(catalog, path, arriving.participant)
-    return _started(context, transaction, participant, autocommit=False)
-
-
-def open_create_database(
-    context: StatementContext, catalog: SupportsStagedDatabases, database: str, properties: Mapping[str, str]
-) -> Statement:
-    """Stage and begin a ``CREATE DATABASE`` in the surrounding transaction."""
-    assert context.joined is not None
-    participant = context.joined.stage_create_database(catalog, database, properties)
-    return _started(context, context.joined, participant, autocommit=False)
-
-
-def open_drop_database(context: StatementContext, catalog: SupportsStagedDatabases, database: str) -> Statement:
-    """Stage and begin a ``DROP DATABASE`` in the surrounding transaction, of one without tables."""
-    assert context.joined is not None
-    participant = context.joined.stage_drop_database(catalog, database)
-    return _started(context, context.joined, participant, autocommit=False)
+    Not by a savepoint: that would take back what other threads of the block have written meanwhile.
+    """
+    done: list[Statement] = []
+    try:
+        yield done
+    except BaseException:
+        for statement in reversed(done):
+            transaction.discard(statement.participant)
+        if (block := active.find(transaction.id)) is not None:
+            block.revert([statement.participant for statement in done])
+        raise
 
 
 def _joining(context: StatementContext, joined: Transaction | None, catalog: Catalog, path: ObjectPath) -> Transaction:
@@ -257,23 +254,29 @@ def write_rows(session: AttachedSession | None, statement: Statement, df: Any) -
     statement.write(df)
 
 
+@contextmanager
+def failing(statement: Statement) -> Iterator[None]:
+    """Fail a statement by an error, which is raised unchanged."""
+    try:
+        yield
+    except BaseException as error:
+        statement.fail(error)  # does nothing if it has ended
+        raise
+
+
 def run_statement(
     session: AttachedSession | None, statement: Statement, df: Any, define: Callable[[], TableDefinition | None]
 ) -> None:
     """Write the rows and end the statement; an error of the user is raised unchanged."""
-    try:
+    with failing(statement):
         write_rows(session, statement, df)
         finish_statement(session, statement, define)
-    except BaseException as error:
-        statement.fail(error)  # does nothing if it has ended
-        raise
 
 
-def run_without_rows(session: AttachedSession, statement: Statement, define: Callable[[], TableDefinition]) -> None:
+def run_without_rows(
+    session: AttachedSession | None, statement: Statement, define: Callable[[], TableDefinition]
+) -> None:
     """End a statement that only defines a table, which is known once it is staged; it writes no rows."""
-    try:
+    with failing(statement):
         statement.write_nothing()
         finish_statement(session, statement, define)
-    except BaseException as error:
-        statement.fail(error)  # does nothing if it has ended
-        raise

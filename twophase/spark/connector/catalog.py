@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import pyarrow as pa
-
 from twophase.catalog import (
     Catalog,
     SupportsAlter,
@@ -33,7 +31,6 @@ from twophase.errors import (
     TableAlreadyExistsError,
     TableNotExistError,
 )
-from twophase.hooks.statement import Statement
 from twophase.model import ObjectPath, Purpose, TableDefinition
 from twophase.spark import active, types
 from twophase.spark.attached import AttachedSession
@@ -60,6 +57,7 @@ from twophase.spark.schema_versions import altering, creating, dropping
 from twophase.spark.staged import (
     is_dropped,
     require_there,
+    staged_definition,
     staged_source,
     staged_table,
     staged_tables,
@@ -67,9 +65,9 @@ from twophase.spark.staged import (
 )
 from twophase.spark.statement import (
     StatementContext,
-    open_alter,
-    open_drop,
+    drop_in_block,
     open_statement,
+    run_in_block,
     run_without_rows,
 )
 from twophase.spark.write_hints import options_of
@@ -387,10 +385,11 @@ class NativeCatalog(NamespacesMixin, Proxy):
         context = StatementContext.of(self._session)
         if context.joined is None:
             return False
-        if isinstance(self._catalog, SupportsStagedAlter):
-            statement = open_alter(context, self._catalog, path, changes)
+        if isinstance(catalog := self._catalog, SupportsStagedAlter):
+            statement = run_in_block(
+                context, catalog, path, lambda joined: joined.stage_alter(catalog, path, changes), staged_definition
+            )
             if statement is not None:
-                run_without_rows(self._session, statement, lambda: self._staged_definition(statement))
                 return True
         if created_tables.is_made(context.joined, self._catalog, path):
             created_tables.alter(context, self._catalog, path, changes)
@@ -398,12 +397,6 @@ class NativeCatalog(NamespacesMixin, Proxy):
         if isinstance(self._catalog, SupportsRewrite):
             return rewriting.rewrite(self._session, self._catalog, path, changes)
         return False
-
-    def _staged_definition(self, statement: Statement) -> TableDefinition:
-        """The definition that a statement stages."""
-        source = staged_source(statement.participant)
-        assert source.definition is not None
-        return source.definition
 
     def dropTable(self, identifier: Any) -> bool:
         return self._drop(identifier, purge=False)
@@ -432,11 +425,7 @@ class NativeCatalog(NamespacesMixin, Proxy):
         context = StatementContext.of(self._session)
         if context.joined is None or not isinstance(self._catalog, SupportsStagedDrop):
             return False
-        statement = open_drop(context, self._catalog, path, purge=purge)
-        if statement is None:
-            return False
-        run_without_rows(self._session, statement, lambda: TableDefinition(pa.schema([])))
-        return True
+        return drop_in_block(context, self._catalog, path, purge=purge) is not None
 
     def renameTable(self, identifier: Any, new_identifier: Any) -> None:
         with thrown_to_spark(self._jvm, identifier):

@@ -11,17 +11,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import pyarrow as pa
-
 from twophase.catalog import Catalog, SupportsColumnDefaults, SupportsStagedDrop, SupportsStagedRename, TableChange
 from twophase.catalog.column_changes import OF_THE_TABLE, gives_default
 from twophase.errors import AtomicityNotSupportedError, CatalogError
 from twophase.model import ObjectPath, Purpose, TableDefinition, quote
-from twophase.spark import active
 from twophase.spark.attached import AttachedSession
 from twophase.spark.ddl import created_columns
 from twophase.spark.staged import table_definition
-from twophase.spark.statement import StatementContext, open_drop, open_statement, run_statement, run_without_rows
+from twophase.spark.statement import StatementContext, discarding, drop_in_block, open_statement, run_statement
 from twophase.transactions.transaction import Transaction
 
 
@@ -74,17 +71,10 @@ def rename(context: StatementContext, catalog: Catalog, path: ObjectPath, new_pa
     rows = rows_of(session, catalog, path)
     statement = open_statement(context, catalog, new_path, definition, Purpose.CREATE_TABLE_AS)
     run_statement(session, statement, rows, lambda: definition)
-    try:
-        drop = open_drop(context, catalog, path, purge=False)
-        if drop is None:
+    with discarding(transaction) as done:
+        done.append(statement)
+        if drop_in_block(context, catalog, path) is None:
             raise _cannot_rename(catalog, path)
-        run_without_rows(session, drop, lambda: TableDefinition(pa.schema([])))
-    except BaseException:
-        # Not by a savepoint: that would take back what other threads of the block have written meanwhile.
-        transaction.discard(statement.participant)
-        if (block := active.find(transaction.id)) is not None:
-            block.revert([statement.participant])
-        raise
 
 
 def _cannot_rename(catalog: Catalog, path: ObjectPath) -> AtomicityNotSupportedError:

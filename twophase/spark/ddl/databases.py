@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import pyarrow as pa
-
 from twophase.catalog import Catalog, SupportsStagedDatabases, SupportsStagedDrop
 from twophase.catalog.staged_databases import not_empty
 from twophase.errors import AtomicityNotSupportedError
 from twophase.hooks.statement import Statement
-from twophase.model import ObjectPath, TableDefinition
+from twophase.model import ObjectPath
 from twophase.spark import active
 from twophase.spark.attached import AttachedSession
-from twophase.spark.statement import (
-    StatementContext,
-    open_create_database,
-    open_drop,
-    open_drop_database,
-    run_without_rows,
-)
+from twophase.spark.statement import StatementContext, discarding, drop_in_block, run_in_block
 from twophase.transactions.transaction import Transaction
 
 
@@ -51,7 +43,7 @@ def create(
     AtomicityNotSupportedError, CatalogError
         It could not be undone.
     """
-    _run(context, open_create_database(context, catalog, database, properties))
+    run_in_block(context, catalog, None, lambda joined: joined.stage_create_database(catalog, database, properties))
 
 
 def drop(context: StatementContext, catalog: SupportsStagedDatabases, database: str, *, cascade: bool) -> None:
@@ -69,18 +61,10 @@ def drop(context: StatementContext, catalog: SupportsStagedDatabases, database: 
     names = _tables(transaction, catalog, database)
     if names and not cascade:
         raise not_empty(database, names)
-    done: list[Statement] = []
-    try:
+    with discarding(transaction) as done:
         for name in names:
-            done.append(_run(context, _open_drop(context, catalog, ObjectPath((database,), name))))
-        _run(context, open_drop_database(context, catalog, database))
-    except BaseException:
-        # Not by a savepoint: that would take back what other threads of the block have written meanwhile.
-        for statement in reversed(done):
-            transaction.discard(statement.participant)
-        if (block := active.find(transaction.id)) is not None:
-            block.revert([statement.participant for statement in done])
-        raise
+            done.append(_drop_table(context, catalog, ObjectPath((database,), name)))
+        run_in_block(context, catalog, None, lambda joined: joined.stage_drop_database(catalog, database))
 
 
 def _tables(transaction: Transaction, catalog: Catalog, database: str) -> list[str]:
@@ -89,16 +73,10 @@ def _tables(transaction: Transaction, catalog: Catalog, database: str) -> list[s
     return sorted({*written, *catalog.list_tables(database)} - set(dropped))
 
 
-def _run(context: StatementContext, statement: Statement) -> Statement:
-    assert context.session is not None
-    run_without_rows(context.session, statement, lambda: TableDefinition(pa.schema([])))
-    return statement
-
-
-def _open_drop(context: StatementContext, catalog: Catalog, path: ObjectPath) -> Statement:
+def _drop_table(context: StatementContext, catalog: Catalog, path: ObjectPath) -> Statement:
     statement = None
     if isinstance(catalog, SupportsStagedDrop) and _is_ours(context, catalog, path):
-        statement = open_drop(context, catalog, path, purge=False)
+        statement = drop_in_block(context, catalog, path)
     if statement is None:
         raise AtomicityNotSupportedError(
             f"Database {path.database} was not dropped: catalog {catalog.name} cannot drop {path} in a transaction.",

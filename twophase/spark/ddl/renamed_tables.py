@@ -5,14 +5,10 @@ It is two participants, of the new name and of the former one, which are publish
 
 from __future__ import annotations
 
-import pyarrow as pa
-
 from twophase.catalog import Catalog, SupportsStagedRename
-from twophase.hooks.statement import Statement
-from twophase.model import ObjectPath, TableDefinition
-from twophase.spark import active
-from twophase.spark.staged import staged_source
-from twophase.spark.statement import StatementContext, open_leave, open_rename, run_without_rows
+from twophase.model import ObjectPath
+from twophase.spark.staged import staged_definition
+from twophase.spark.statement import StatementContext, discarding, run_in_block
 
 
 def rename(context: StatementContext, catalog: Catalog, path: ObjectPath, new_path: ObjectPath) -> bool:
@@ -25,27 +21,15 @@ def rename(context: StatementContext, catalog: Catalog, path: ObjectPath, new_pa
     AtomicityNotSupportedError
         The transaction has written one of the two before.
     """
-    session, transaction = context.session, context.joined
-    if transaction is None or session is None or not isinstance(catalog, SupportsStagedRename):
+    transaction = context.joined
+    if transaction is None or context.session is None or not isinstance(catalog, SupportsStagedRename):
         return False
-    arriving = open_rename(context, catalog, path, new_path)
+    arriving = run_in_block(
+        context, catalog, new_path, lambda joined: joined.stage_rename(catalog, path, new_path), staged_definition
+    )
     if arriving is None:
         return False
-
-    run_without_rows(session, arriving, lambda: _definition(arriving))
-    try:
-        leaving = open_leave(context, catalog, path, arriving)
-        run_without_rows(session, leaving, lambda: TableDefinition(pa.schema([])))
-    except BaseException:
-        # Not by a savepoint: that would take back what other threads of the block have written meanwhile.
-        transaction.discard(arriving.participant)
-        if (block := active.find(transaction.id)) is not None:
-            block.revert([arriving.participant])
-        raise
+    with discarding(transaction) as done:
+        done.append(arriving)
+        run_in_block(context, catalog, path, lambda joined: joined.stage_leave(catalog, path, arriving.participant))
     return True
-
-
-def _definition(arriving: Statement) -> TableDefinition:
-    found = staged_source(arriving.participant).definition
-    assert found is not None
-    return found

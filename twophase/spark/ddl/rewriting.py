@@ -10,7 +10,7 @@ from twophase.hooks.statement import Statement
 from twophase.model import ObjectPath, Purpose
 from twophase.spark.attached import AttachedSession
 from twophase.spark.ddl.created_tables import rows_of
-from twophase.spark.statement import StatementContext, finish_statement, open_statement, write_rows
+from twophase.spark.statement import StatementContext, failing, finish_statement, open_statement, write_rows
 from twophase.transactions import failures
 from twophase.transactions.transaction import Transaction
 
@@ -37,13 +37,10 @@ def rewrite(
         _require_published(context.joined, catalog, path)
     rows = rows_of(session, catalog, path).selectExpr(*plan.expressions)
     statement = open_statement(context, catalog, path, plan.definition, Purpose.REPLACE_TABLE_AS, alters=True)
-    try:
+    with failing(statement):
         _require_as_planned(catalog, path, changes, plan, statement)
         write_rows(session, statement, rows)
         finish_statement(session, statement, lambda: plan.definition)
-    except BaseException as error:
-        statement.fail(error)  # does nothing if it has ended
-        raise
     return True
 
 
