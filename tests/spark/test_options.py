@@ -74,12 +74,6 @@ class Uninherited(ChaosCatalog):
     def read_source_as_of(self, path: Any, *, version: Any = None, timestamp: Any = None) -> Any: ...
 
 
-class Former(ChaosCatalog):
-    """A plugin with a method by the name that an older interface gave it."""
-
-    def residues(self, *, live_transactions: Any = frozenset()) -> Any: ...
-
-
 @pytest.mark.parametrize(
     ("configuration", "message"),
     [
@@ -121,7 +115,6 @@ class Former(ChaosCatalog):
             {"spark.sql.catalog.x": f"{__name__}:Uninherited"},
             "has read_source_as_of without inheriting twophase.catalog.SupportsTimeTravel",
         ),
-        ({"spark.sql.catalog.x": f"{__name__}:Former"}, "has residues, which is called leftovers now"),
         (
             {"spark.sql.catalog.x": "examples.sqlite_plugin.SqliteCatalog"},
             "spark.sql.catalog.x = examples.sqlite_plugin:SqliteCatalog",

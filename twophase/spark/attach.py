@@ -19,6 +19,7 @@ from twophase.spark.conflict_merging import Merge, checked_merge, resolve_confli
 from twophase.spark.handle import Handle, attached, handle_of
 from twophase.spark.jvm.gateway import Jvm
 from twophase.spark.routing.patches import router_of
+from twophase.spark.routing.router import Router
 from twophase.transactions.conflict_policy import ConflictPolicy, conflict_policy
 from twophase.transactions.transaction import Transaction
 
@@ -262,19 +263,26 @@ def snapshot(spark: Any = None) -> Iterator[Transaction]:
 def _handle(spark: Any) -> Handle:
     handle = handle_of(spark if spark is not None else _active_session())
     if handle is None:
-        raise ConfigurationError("This Spark session is not attached.", hint="Call twophase.attach(spark) first.")
+        raise _not_attached()
     return handle
 
 
-def attached_session(spark: Any = None) -> Any:
-    """Return an attached Spark session; the active one when None.
+def attached_router(spark: Any = None) -> Router:
+    """Return the router of an attached Spark session; of the active one when None.
 
     Raises
     ------
     ConfigurationError
         It is not attached.
     """
-    return _handle(spark).spark
+    router = router_of(_handle(spark).spark)
+    if router is None:
+        raise _not_attached()
+    return router
+
+
+def _not_attached() -> ConfigurationError:
+    return ConfigurationError("This Spark session is not attached.", hint="Call twophase.attach(spark) first.")
 
 
 def _isolation(level: Isolation | str | None) -> Isolation | None:

@@ -22,12 +22,6 @@ KIND = "twophase."
 
 #: Arguments that the host passes to ``two_phase_create_table`` by name.
 _KEYWORDS = frozenset({"purpose", "ignore_if_exists", "is_streaming_mode", "context"})
-#: Methods of a catalog that had another name in earlier versions of the interface.
-_FORMER_METHODS = {
-    "residues": "leftovers",
-    "remove_residue": "remove_leftover",
-    "remove_residues": "remove_leftovers",
-}
 
 
 def is_ours(kind: str) -> bool:
@@ -77,12 +71,6 @@ def _require_whole(found: type[Catalog], kind: str, where: str) -> None:
 
 def _require_interfaces(found: type[Catalog], kind: str, where: str) -> None:
     """Refuse a plugin with methods that nothing would ever call, such as those of a clean-up."""
-    for former, name in _FORMER_METHODS.items():
-        if hasattr(found, former):
-            raise ConfigurationError(
-                f"{where} is {kind!r}, which has {former}, which is called {name} now.",
-                hint=f"Rename it, and let the class inherit twophase.catalog.SupportsCleaning: {name} is its method.",
-            )
     for interface in (vars(interfaces)[name] for name in interfaces.__all__ if name.startswith("Supports")):
         methods = [name for name in vars(interface) if not name.startswith("_") and not hasattr(Catalog, name)]
         given = [name for name in methods if hasattr(found, name)]

@@ -6,10 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from twophase.config.settings import duration
-from twophase.errors import ConfigurationError
 from twophase.hooks.hook import JobStatusHook
-from twophase.spark.attach import attached_session
-from twophase.spark.routing.patches import router_of
+from twophase.spark.attach import attached_router
 from twophase.spark.routing.savepoints import NamedSavepoints
 from twophase.timeline.savepoints import SavepointRecord
 from twophase.transactions.transaction import Transaction
@@ -197,7 +195,4 @@ def _several(names: str | Iterable[str]) -> list[str]:
 
 
 def _of(spark: Any) -> NamedSavepoints:
-    router = router_of(attached_session(spark))
-    if router is None:
-        raise ConfigurationError("This Spark session is not attached.", hint="Call twophase.attach(spark) first.")
-    return router.savepoints
+    return attached_router(spark).savepoints

@@ -9,8 +9,7 @@ from twophase.catalog import Catalog, SupportsSchemaHistory
 from twophase.catalog.schema_versions import SchemaVersion
 from twophase.errors import ConfigurationError
 from twophase.model import ObjectPath
-from twophase.spark.attach import attached_session
-from twophase.spark.routing.patches import router_of
+from twophase.spark.attach import attached_router
 from twophase.spark.routing.router import Router
 from twophase.spark.schema_versions import versions_of
 from twophase.timeline.timeline import Timeline
@@ -98,9 +97,7 @@ def schema_as_of(spark: Any, table: str, commit: str | int) -> SchemaVersion:
 
 
 def _find(spark: Any, table: str) -> tuple[Router, Catalog, ObjectPath]:
-    router = router_of(attached_session(spark))
-    if router is None:
-        raise ConfigurationError("This Spark session is not attached.", hint="Call twophase.attach(spark) first.")
+    router = attached_router(spark)
     return router, *router.find_table(table)
 
 

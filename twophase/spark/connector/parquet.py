@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from twophase.catalog import Catalog
@@ -11,18 +11,16 @@ from twophase.errors import CatalogError
 from twophase.model import ObjectPath, TableDefinition
 from twophase.spark.attached import AttachedSession
 from twophase.spark.connector.base import Proxy
-from twophase.spark.connector.read import filter_of
+from twophase.spark.connector.read import READ, ScanBuilder
 from twophase.spark.connector.spark_versions import tells_empty_structs
 from twophase.spark.connector.table import TableProxy
 from twophase.spark.errors import thrown_to_spark
 from twophase.spark.execution.parquet import anonymous, pruned, top_level, with_ids
-from twophase.spark.jvm import tables, values
+from twophase.spark.jvm import tables
 from twophase.spark.jvm.gateway import Jvm
 from twophase.spark.jvm.parquet import parquet_scan
 
 # ruff: noqa: N802
-
-_READ = "org.apache.spark.sql.connector.read."
 
 
 class ParquetTable(TableProxy):
@@ -57,40 +55,21 @@ class ParquetTable(TableProxy):
         implements = ["org.apache.spark.sql.connector.catalog.SupportsRead"]
 
 
-class ParquetScanBuilder(Proxy):
-    """Receives the columns and conditions of a read; the scan that it builds is Spark's own."""
+class ParquetScanBuilder(ScanBuilder):
+    """Builds a read by a :class:`twophase.catalog.reading.FileReader`; the scan is Spark's own."""
 
     def __init__(self, jvm: Jvm, schema_json: str, files: FileReader) -> None:
-        super().__init__(jvm)
+        super().__init__(jvm, files)
         self._wanted = schema_json
         self._files = files
-        self._pushed: list[tuple[Any, Filter]] = []
 
     def pruneColumns(self, struct: Any) -> None:
         with thrown_to_spark(self._jvm):
             self._wanted = str(struct.json())
 
-    def pushPredicates(self, predicates: Any) -> Any:
-        with thrown_to_spark(self._jvm):
-            found = list(predicates)
-            conditions = ((predicate, filter_of(predicate)) for predicate in found)
-            self._pushed = [(p, c) for p, c in conditions if c is not None and self._files.accepts(c)]
-            # They skip files and row groups, not rows: Spark evaluates them again.
-            return self._predicates(found)
-
-    def pushedPredicates(self) -> Any:
-        with thrown_to_spark(self._jvm):
-            return self._predicates([predicate for predicate, _ in self._pushed])
-
-    def _predicates(self, predicates: Sequence[Any]) -> Any:
-        return values.array(self._jvm, "org.apache.spark.sql.connector.expressions.filter.Predicate", predicates)
-
-    def supportsIterativePushdown(self) -> bool:
-        return False
-
     def build(self) -> Any:
         with thrown_to_spark(self._jvm):
-            scan = self._files.plan([condition for _, condition in self._pushed])
+            scan = self._files.plan(self._conditions)
             whole = with_ids(scan.schema)
             prunes_structs = tells_empty_structs(self._jvm.spark)
             wanted = pruned(whole, self._wanted if prunes_structs else top_level(whole, self._wanted))
@@ -107,9 +86,6 @@ class ParquetScanBuilder(Proxy):
                 found = parquet_scan(self._jvm, scan.locations, hidden, hidden_wanted, by_name)
                 return RenamedScan(self._jvm, found, wanted)
             return parquet_scan(self._jvm, scan.locations, whole, wanted, by_name)
-
-    class Java:
-        implements = [_READ + "SupportsPushDownRequiredColumns", _READ + "SupportsPushDownV2Filters"]
 
 
 class RenamedScan(Proxy):
@@ -146,7 +122,7 @@ class RenamedScan(Proxy):
         return tables.columnar_support(self._jvm, "PARTITION_DEFINED")
 
     class Java:
-        implements = [_READ + "SupportsReportStatistics"]
+        implements = [READ + "SupportsReportStatistics"]
 
 
 def _columns(condition: Filter) -> Iterator[str]:

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from twophase.catalog import Catalog
-from twophase.catalog.reading import BatchReader, Filter
+from twophase.catalog.reading import BatchReader, FileReader, Filter
 from twophase.model import ObjectPath, TableDefinition
 from twophase.spark import types
 from twophase.spark.attached import AttachedSession
@@ -28,11 +28,52 @@ from twophase.spark.jvm.gateway import Jvm
 
 # ruff: noqa: N802
 
-_READ = "org.apache.spark.sql.connector.read."
+READ = "org.apache.spark.sql.connector.read."
 _COMPARISONS = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 #: Types with the same values in Spark and in Python.
 PLAIN = frozenset({"boolean", "byte", "short", "integer", "long", "float", "double"})
 _EPOCH = datetime.datetime(1970, 1, 1)
+
+
+class ScanBuilder(Proxy):
+    """Receives the columns and conditions of a read.
+
+    Parameters
+    ----------
+    jvm : Jvm
+    reader : BatchReader or FileReader
+        Says which conditions it accepts.
+    """
+
+    def __init__(self, jvm: Jvm, reader: BatchReader | FileReader) -> None:
+        super().__init__(jvm)
+        self._accepts = reader.accepts
+        self._pushed: list[tuple[Any, Filter]] = []
+
+    @property
+    def _conditions(self) -> list[Filter]:
+        return [condition for _, condition in self._pushed]
+
+    def pushPredicates(self, predicates: Any) -> Any:
+        with thrown_to_spark(self._jvm):
+            found = list(predicates)
+            conditions = ((predicate, filter_of(predicate)) for predicate in found)
+            self._pushed = [(p, c) for p, c in conditions if c is not None and self._accepts(c)]
+            # Spark evaluates all of them again: a store may compare texts by rules of its own, and skips whole files.
+            return self._predicates(found)
+
+    def pushedPredicates(self) -> Any:
+        with thrown_to_spark(self._jvm):
+            return self._predicates([predicate for predicate, _ in self._pushed])
+
+    def _predicates(self, predicates: Sequence[Any]) -> Any:
+        return values.array(self._jvm, "org.apache.spark.sql.connector.expressions.filter.Predicate", predicates)
+
+    def supportsIterativePushdown(self) -> bool:
+        return False
+
+    class Java:
+        implements = [READ + "SupportsPushDownRequiredColumns", READ + "SupportsPushDownV2Filters"]
 
 
 class BatchesTable(TableProxy):
@@ -63,17 +104,15 @@ class BatchesTable(TableProxy):
         implements = ["org.apache.spark.sql.connector.catalog.SupportsRead"]
 
 
-class BatchesScanBuilder(Proxy):
-    """Receives the columns and conditions of a read."""
+class BatchesScanBuilder(ScanBuilder):
+    """Builds a read by a :class:`twophase.catalog.BatchReader`."""
 
     def __init__(self, jvm: Jvm, name: str, schema: pa.Schema, reader: BatchReader) -> None:
-        super().__init__(jvm)
+        super().__init__(jvm, reader)
         self._name = name
         self._schema = schema
         self._reader = reader
         self._columns = list(schema.names)
-        self._pushed: list[Any] = []
-        self._conditions: list[Filter] = []
 
     def pruneColumns(self, struct: Any) -> None:
         with thrown_to_spark(self._jvm):
@@ -81,34 +120,10 @@ class BatchesScanBuilder(Proxy):
             # A row without columns cannot be counted: the first column is read instead.
             self._columns = wanted or self._columns[:1]
 
-    def pushPredicates(self, predicates: Any) -> Any:
-        with thrown_to_spark(self._jvm):
-            found = list(predicates)
-            for predicate in found:
-                condition = filter_of(predicate)
-                if condition is not None and self._reader.accepts(condition):
-                    self._pushed.append(predicate)
-                    self._conditions.append(condition)
-            # Spark evaluates the conditions again: a store may compare texts by rules of its own.
-            return self._predicates(found)
-
-    def pushedPredicates(self) -> Any:
-        with thrown_to_spark(self._jvm):
-            return self._predicates(self._pushed)
-
-    def _predicates(self, predicates: Sequence[Any]) -> Any:
-        return values.array(self._jvm, "org.apache.spark.sql.connector.expressions.filter.Predicate", predicates)
-
-    def supportsIterativePushdown(self) -> bool:
-        return False
-
     def build(self) -> Any:
         with thrown_to_spark(self._jvm):
             schema = pa.schema([self._schema.field(name) for name in self._columns])
             return BatchesScan(self._jvm, self._name, schema, self._reader, self._conditions)
-
-    class Java:
-        implements = [_READ + "SupportsPushDownRequiredColumns", _READ + "SupportsPushDownV2Filters"]
 
 
 class BatchesScan(Proxy):
@@ -138,7 +153,7 @@ class BatchesScan(Proxy):
         return tables.columnar_support(self._jvm, "UNSUPPORTED")
 
     class Java:
-        implements = [_READ + "Scan"]
+        implements = [READ + "Scan"]
 
 
 class Batches(Proxy):
@@ -162,7 +177,7 @@ class Batches(Proxy):
             )
 
     class Java:
-        implements = [_READ + "Batch"]
+        implements = [READ + "Batch"]
 
 
 def _shown(condition: Filter) -> str:

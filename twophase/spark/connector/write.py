@@ -76,34 +76,22 @@ class WriteBuilder(Proxy):
 
 
 class Write(Proxy):
-    """A ``V1Write``."""
+    """Receives the rows of a ``V1Write``, which is called only when the statement runs, never for EXPLAIN."""
 
     def __init__(self, jvm: Jvm, insert: Insert, scope: OverwriteScope | None) -> None:
         super().__init__(jvm)
         self._insert = insert
         self._scope = scope
-
-    def toInsertableRelation(self) -> Any:
-        return Insertion(self._jvm, self._insert, self._scope)
 
     def description(self) -> str:
         return "twophase"
 
-    class Java:
-        implements = [WRITE + "V1Write"]
-
-
-class Insertion(Proxy):
-    """Receives the rows; the first object here that is called only when a statement runs, never for EXPLAIN."""
-
-    def __init__(self, jvm: Jvm, insert: Insert, scope: OverwriteScope | None) -> None:
-        super().__init__(jvm)
-        self._insert = insert
-        self._scope = scope
+    def toInsertableRelation(self) -> Any:
+        return self
 
     def insert(self, dataset: Any, _: bool) -> None:
         with thrown_to_spark(self._jvm):
             self._insert(frames.data_frame(self._jvm, dataset), self._scope)
 
     class Java:
-        implements = ["org.apache.spark.sql.sources.InsertableRelation"]
+        implements = [WRITE + "V1Write", "org.apache.spark.sql.sources.InsertableRelation"]
