@@ -137,11 +137,6 @@ class Files:
         """Total bytes of all files below a location."""
         return sum(entry.size for entry in self.list(location))
 
-    def equal(self, location: str, other: str) -> bool:
-        """Whether two files of one file system have the same content."""
-        (store, path), (_, other_path) = self.find(location), self.find(other)
-        return store.equal(path, other_path)
-
     def change_mark(self, location: str) -> int | None:
         """A number that changes when a file is added to or removed from the directory itself; None if unknown."""
         store, path = self.find(location)

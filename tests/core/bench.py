@@ -16,6 +16,8 @@ from twophase.catalog import TwoPhaseCatalogTable
 from twophase.model import ObjectPath, Purpose, TableDefinition
 from twophase.testing._participant import ChaosTable
 from twophase.testing.chaos import ChaosCatalog
+from twophase.timeline.owners import Lease
+from twophase.timeline.reservations import WHOLE_TABLE, Reservation
 from twophase.timeline.timeline import Timeline
 from twophase.transactions.coordinator import Coordinator
 from twophase.transactions.transaction import Transaction
@@ -26,6 +28,13 @@ DEFINITION = TableDefinition(ROWS.schema)
 
 def path(name: str) -> ObjectPath:
     return ObjectPath.of("default", name)
+
+
+def reserve(
+    timeline: Timeline, lease: Lease, name: str, wanted: Reservation = WHOLE_TABLE, catalog: str = "hive"
+) -> str | None:
+    """Reserve a table; return the transaction that prevents it, if any."""
+    return timeline.reserve_all(lease, [(catalog, path(name), wanted)])[1]
 
 
 class OtherTables(ChaosCatalog):

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.core.bench import Bench, child, path, run_shape_in, stage, with_rows, write
+from tests.core.bench import Bench, child, path, reserve, run_shape_in, stage, with_rows, write
 from tests.core.test_timeline import begin
 from twophase import failpoints
 from twophase.catalog import TwoPhaseCatalogTable
@@ -88,38 +88,38 @@ def at_once(*functions: Callable[[], Any]) -> list[BaseException]:
 
 def test_a_table_is_written_by_one_transaction_at_a_time(timeline: Timeline) -> None:
     first, second = begin(timeline, "app-1"), begin(timeline, "app-2")
-    assert timeline.reserve(first, "hive", path("t")) is None
-    assert timeline.reserve(first, "hive", path("t")) is None
-    assert timeline.reserve(second, "hive", path("t")) == "app-1"
-    assert timeline.reserve(second, "other", path("t")) is None
+    assert reserve(timeline, first, "t") is None
+    assert reserve(timeline, first, "t") is None
+    assert reserve(timeline, second, "t") == "app-1"
+    assert reserve(timeline, second, "t", catalog="other") is None
     assert timeline.holders("hive", path("t")) == {"app-1": WHOLE_TABLE}
     timeline.record(first, TransactionState.ROLLED_BACK)
     timeline.finish(first)
     assert timeline.holders("hive", path("t")) == {}
-    assert timeline.reserve(second, "hive", path("t")) is None
+    assert reserve(timeline, second, "t") is None
 
 
 def test_appends_share_a_table_and_a_write_is_alone(timeline: Timeline) -> None:
     first, second, third = (begin(timeline, f"app-{number}") for number in range(3))
-    assert timeline.reserve(first, "hive", path("t"), APPEND) is None
-    assert timeline.reserve(second, "hive", path("t"), APPEND) is None
-    assert timeline.reserve(third, "hive", path("t")) == "app-0"
-    assert timeline.reserve(first, "hive", path("t")) == "app-1", "an append becomes a write only when it is alone"
+    assert reserve(timeline, first, "t", APPEND) is None
+    assert reserve(timeline, second, "t", APPEND) is None
+    assert reserve(timeline, third, "t") == "app-0"
+    assert reserve(timeline, first, "t") == "app-1", "an append becomes a write only when it is alone"
     timeline.finish(second)
-    assert timeline.reserve(first, "hive", path("t")) is None
-    assert timeline.reserve(third, "hive", path("t"), APPEND) == "app-0"
+    assert reserve(timeline, first, "t") is None
+    assert reserve(timeline, third, "t", APPEND) == "app-0"
     assert timeline.holders("hive", path("t")) == {"app-0": WHOLE_TABLE}
 
 
 def test_writes_of_parts_that_do_not_meet_share_a_table(timeline: Timeline) -> None:
     first, second, third = (begin(timeline, f"app-{number}") for number in range(3))
     parts = [frozenset({"p=1", "p=ü"}), frozenset({"p=2"}), frozenset({"p=2", "p=3"})]
-    assert timeline.reserve(first, "hive", path("t"), Reservation(scope=parts[0])) is None
-    assert timeline.reserve(second, "hive", path("t"), Reservation(scope=parts[1])) is None
-    assert timeline.reserve(third, "hive", path("t"), Reservation(scope=parts[2])) == "app-1"
-    assert timeline.reserve(third, "hive", path("t"), Reservation(Mode.APPEND, parts[2])) == "app-1"
-    assert timeline.reserve(third, "hive", path("t"), APPEND) == "app-0"
-    assert timeline.reserve(third, "hive", path("t"), Reservation(scope=frozenset())) is None
+    assert reserve(timeline, first, "t", Reservation(scope=parts[0])) is None
+    assert reserve(timeline, second, "t", Reservation(scope=parts[1])) is None
+    assert reserve(timeline, third, "t", Reservation(scope=parts[2])) == "app-1"
+    assert reserve(timeline, third, "t", Reservation(Mode.APPEND, parts[2])) == "app-1"
+    assert reserve(timeline, third, "t", APPEND) == "app-0"
+    assert reserve(timeline, third, "t", Reservation(scope=frozenset())) is None
     held = {f"app-{n}": Reservation(scope=scope) for n, scope in enumerate([parts[0], parts[1], frozenset()])}
     assert timeline.holders("hive", path("t")) == held
 
@@ -127,7 +127,7 @@ def test_writes_of_parts_that_do_not_meet_share_a_table(timeline: Timeline) -> N
 def test_a_suspended_transaction_keeps_what_is_unfinished_and_shares_it_with_no_append(timeline: Timeline) -> None:
     first, second = begin(timeline, "app-1"), begin(timeline, "app-2")
     for name in ("a", "b", "c"):
-        assert timeline.reserve(first, "hive", path(name), APPEND) is None
+        assert reserve(timeline, first, name, APPEND) is None
     timeline.record(first, TransactionState.ROLLED_BACK)
     timeline.suspend(first, [("hive", path("b"))])
     wanted = [("hive", path(name), APPEND) for name in ("a", "c", "b")]
@@ -136,7 +136,7 @@ def test_a_suspended_transaction_keeps_what_is_unfinished_and_shares_it_with_no_
 
 def test_several_tables_are_reserved_up_to_the_first_that_another_keeps(timeline: Timeline) -> None:
     first, second = begin(timeline, "app-1"), begin(timeline, "app-2")
-    assert timeline.reserve(first, "hive", path("c")) is None
+    assert reserve(timeline, first, "c") is None
     wanted = [("hive", path(name), WHOLE_TABLE) for name in "abcd"]
     assert timeline.reserve_all(second, wanted) == (2, "app-1")
     assert [list(timeline.holders("hive", path(name))) for name in "abcd"] == [["app-2"], ["app-2"], ["app-1"], []]
@@ -166,7 +166,7 @@ def test_of_many_who_reserve_at_once_one_writes_or_all_append(url: str, mode: Mo
     holders: list[str | None] = []
 
     def reserve(timeline: Timeline, lease: Any) -> None:
-        holders.append(timeline.reserve(lease, "hive", path("t"), Reservation(mode)))
+        holders.append(reserve(timeline, lease, "t", Reservation(mode)))
 
     pairs = zip(timelines, leases, strict=True)
     assert at_once(*(lambda pair=pair: reserve(*pair) for pair in pairs)) == []

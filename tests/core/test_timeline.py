@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
-from tests.core.bench import child, path
+from tests.core.bench import child, path, reserve
 from twophase.catalog import SchemaChange, TableSchema
 from twophase.errors import ConfigurationError, LeaseLostError, TimelineError
 from twophase.model import Level, Purpose
@@ -163,8 +163,8 @@ def test_the_names_of_reserved_tables_may_be_long_and_strange(timeline: Timeline
     first, second = begin(timeline, "app-1"), begin(timeline, "app-2")
     names = ["ü" * 200, 'a"b', "a.b", "a`b", "a b", "A", "a"]
     for name in names:
-        assert timeline.reserve(first, "hive", path(name)) is None
-        assert timeline.reserve(second, "hive", path(name)) == "app-1"
+        assert reserve(timeline, first, name) is None
+        assert reserve(timeline, second, name) == "app-1"
 
 
 # -- many processes ---------------------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ def write_many(url: str, name: str, count: int) -> None:
     timeline = Timeline(url)
     for number in range(count):
         lease = begin(timeline, f"{name}-{number}")
-        holder = timeline.reserve(lease, "hive", path("contended"))
+        holder = reserve(timeline, lease, "contended")
         state = TransactionState.ROLLED_BACK if holder else TransactionState.COMPLETED
         timeline.record(lease, state)
         timeline.finish(lease)
@@ -609,7 +609,7 @@ def check_upgrade(url: str, fresh: Timeline) -> None:
         lease = upgraded.take_over(record, this_process(), 60)
         assert lease is not None
         assert upgraded.holders("hive", path("t")) == {"app-1": WHOLE_TABLE}
-        assert upgraded.reserve(begin(upgraded, "app-2"), "hive", path("t"), Reservation(Mode.APPEND)) == "app-1"
+        assert reserve(upgraded, begin(upgraded, "app-2"), "t", Reservation(Mode.APPEND)) == "app-1"
         upgraded.record(lease, TransactionState.ROLLED_BACK)
 
 

@@ -28,6 +28,11 @@ def rows(spark: SparkSession, query: str) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in spark.sql(query).collect())
 
 
+def await_events(spark: SparkSession) -> None:
+    """Wait for what Spark reports of jobs that have run: it arrives later."""
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(30_000)
+
+
 def has_stamp(spark: SparkSession, name: str) -> bool:
     """Whether a transaction of ours made the table, replaced it, or gave it a new version."""
     return "twophase.transaction" in {row.key for row in spark.sql(f"SHOW TBLPROPERTIES {name}").collect()}

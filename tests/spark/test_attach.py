@@ -22,7 +22,7 @@ from pyspark.sql.utils import ForeachBatchFunction
 
 import twophase
 from tests.spark.conftest import Start, warehouse_of
-from tests.spark.routed import stock_session
+from tests.spark.routed import await_events, stock_session
 from twophase import failpoints
 from twophase.errors import AtomicityNotSupportedError, CatalogError, ConfigurationError
 from twophase.model import Level, ObjectPath, Purpose, TableDefinition
@@ -97,9 +97,9 @@ def test_a_thread_without_a_session_of_its_own_attaches_the_applications(spark: 
 def test_attaching_runs_no_job_and_writes_nothing(spark: SparkSession) -> None:
     before = jobs(spark)
 
-    handle = twophase.attach(spark)
+    twophase.attach(spark)
 
-    assert handle.tracker.settle(30)  # What Spark tells of jobs arrives later.
+    await_events(spark)
     assert jobs(spark) == before
     assert not (warehouse_of(spark) / ".twophase").exists()
 

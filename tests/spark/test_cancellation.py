@@ -208,7 +208,7 @@ def test_lost_events_change_no_outcome(
     spark: SparkSession, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handle = twophase.attach(spark)
-    monkeypatch.setattr(handle.tracker.feed, "handle", lambda event: None)
+    monkeypatch.setattr(handle.session.tracker.feed, "handle", lambda event: None)
     spark.sql("CREATE TABLE quiet AS SELECT 7 AS id")
     assert [row.id for row in spark.table("quiet").collect()] == [7]
     with pytest.raises(Exception, match="boom"):
@@ -254,7 +254,7 @@ def test_a_cancel_without_events_rolls_back_too(
     spark: SparkSession, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handle = twophase.attach(spark)
-    monkeypatch.setattr(handle.tracker.feed, "handle", lambda event: None)
+    monkeypatch.setattr(handle.session.tracker.feed, "handle", lambda event: None)
     tracker, deadline = spark.sparkContext.statusTracker(), time.monotonic() + 60
 
     def run() -> None:

@@ -324,7 +324,7 @@ def test_a_batch_that_runs_while_its_parent_is_detached_ends_as_it_began(stream:
 
     assert seen == [True, False]
     assert rows(stream.spark, "SELECT id FROM t") == rows(stream.spark, "SELECT id FROM u") == [(0,), (1,), (100,)]
-    assert not handle.tracker.feed.statements()
+    assert not handle.session.tracker.feed.statements()
 
 
 def test_the_batches_of_a_stock_session_are_stock(spark: SparkSession, handle: Handle, tmp_path: Path) -> None:

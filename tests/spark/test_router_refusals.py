@@ -15,7 +15,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 import twophase
 from tests.spark.conftest import Start
-from tests.spark.routed import drop_all, is_ours, rows
+from tests.spark.routed import await_events, drop_all, is_ours, rows
 from twophase.errors import AtomicityNotSupportedError
 from twophase.spark.attach import Handle
 from twophase.spark.routing.patches import router_of
@@ -55,12 +55,12 @@ def test_a_type_that_a_format_cannot_hold_is_refused_before_any_job_and_nothing_
     spark: SparkSession, handle: Handle, statement: str
 ) -> None:
     spark.sql("CREATE TABLE t AS SELECT 1 AS a")
-    assert handle.tracker.settle(30)
+    await_events(spark)
     before = set(spark.sparkContext.statusTracker().getJobIdsForGroup(None))
     with pytest.raises(AnalysisException) as caught:
         spark.sql(statement)
     assert str(caught.value.getCondition()).startswith("UNSUPPORTED")
-    assert handle.tracker.settle(30)
+    await_events(spark)
     assert set(spark.sparkContext.statusTracker().getJobIdsForGroup(None)) == before
     assert rows(spark, "SELECT * FROM t") == [(1,)]
     assert not spark.catalog.tableExists("n")

@@ -289,7 +289,7 @@ def test_a_sigterm_that_the_application_survives_is_handled_alike_each_time(
     """It stalls nobody: the application's own handler runs before the cancelled statement fails."""
     received: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
-    terminator = Terminator(twophase.attach(spark).tracker)
+    terminator = Terminator(twophase.attach(spark).session.tracker)
     terminator.install()
     installed = signal.getsignal(signal.SIGTERM)
     try:

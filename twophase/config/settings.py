@@ -151,15 +151,12 @@ class Option:
     ----------
     name, type, default, description : str
         The default is empty if there is none.
-    secret : bool
-        Whether its value must not be shown.
     """
 
     name: str
     type: str
     default: str
     description: str
-    secret: bool = False
 
     @property
     def help(self) -> str:
@@ -253,7 +250,7 @@ def _described(name: str, field: FieldInfo) -> Iterator[Option]:
     text, more = field.description or "", _extra(field)
     for way in more.get("ways", ()):
         held = {"_env": f"environment variable that holds the {text}", "_file": f"file that holds the {text}"}
-        yield Option(name + way, "text", "", held.get(way, f"{text}; better in a variable or a file"), secret=not way)
+        yield Option(name + way, "text", "", held.get(way, f"{text}; better in a variable or a file"))
     if "ways" not in more:
         default = str(field.default).lower() if isinstance(field.default, bool) else str(field.default or "")
         yield Option(name, _type(field), more["shown"] or default, text)

@@ -54,16 +54,6 @@ class ReadPlan:
         """The projection for ``DataFrame.selectExpr``, applied to the file read with its own schema."""
         return expressions(self.query, self.fields)
 
-    def path_of(self, read: ReadField) -> str:
-        """The path in the query of a field of the plan, as text.
-
-        Parameters
-        ----------
-        read : ReadField
-            A field of this plan, at any level.
-        """
-        return self.query.name_of(read.field.id)
-
     def find(self, field_id: int) -> ReadField | None:
         """The read plan of the field with an id; None if the query has no such field.
 

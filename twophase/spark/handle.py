@@ -179,11 +179,6 @@ class Handle:
         self._state.add_hooks(hooks)
 
     @property
-    def tracker(self) -> JobTracker:
-        """Follows the jobs of statements."""
-        return self.session.tracker
-
-    @property
     def coordinator(self) -> Coordinator:
         """Runs this session's transactions; opened at first use, with the default timeline."""
         return self._coordinator.get()

@@ -25,7 +25,7 @@ from twophase.timeline.immediate import Immediate
 from twophase.timeline.owners import Lease, Owner, clock, inherited
 from twophase.timeline.reader import TimelineReader
 from twophase.timeline.records import ParticipantRecord, TransactionRecord
-from twophase.timeline.reservations import WHOLE_TABLE, Mode, Reservation
+from twophase.timeline.reservations import Mode, Reservation
 from twophase.timeline.savepoints import SavepointRecord
 from twophase.timeline.state_changes import StateChange
 from twophase.timeline.tables import target_key, transactions
@@ -292,23 +292,12 @@ class Timeline(TimelineReader):
 
         self._owned_write(SUSPEND, lease, update)
 
-    def reserve(self, lease: Lease, catalog: str, path: ObjectPath, wanted: Reservation = WHOLE_TABLE) -> str | None:
-        """Reserve a table for the transaction; replaces its earlier reservation of the table. Idempotent.
-
-        Returns
-        -------
-        str or None
-            None if it is reserved; else the id of a transaction that holds a conflicting reservation, or of an older
-            one that waits for one.
-        """
-        return self.reserve_all(lease, [(catalog, path, wanted)])[1]
-
     def reserve_all(
         self, lease: Lease, wanted: Sequence[tuple[str, ObjectPath, Reservation]]
     ) -> tuple[int, str | None]:
-        """Reserve tables for the transaction, one after the other, up to the first that another one keeps.
+        """Reserve tables for the transaction, one after the other, up to the first that another one keeps. Idempotent.
 
-        All in one step, with the result of :meth:`reserve` for each of them.
+        All in one step. A reservation replaces the earlier one of its table.
 
         Parameters
         ----------
@@ -319,7 +308,8 @@ class Timeline(TimelineReader):
         Returns
         -------
         tuple of int and str or None
-            How many are reserved, and the holder of the next one, or an older transaction that waits for it.
+            How many are reserved, and the transaction with a reservation that conflicts with the next one, or an older
+            one that waits for that table.
         """
 
         def insert(connection: sa.Connection) -> tuple[int, str | None]:

@@ -89,8 +89,9 @@ def test_what_does_not_exist_is_no_error_and_what_exists_is_not_replaced(files: 
     files.copy(f"{place}/below/c", f"{place}/d")
     assert [entry.name for entry in files.list(place) if entry.is_file] == ["b", "below/c", "d"]
     assert [files.read_json(f"{place}/{name}") for name in ("b", "below/c", "d")] == ["other", "new", "new"]
-    assert files.equal(f"{place}/d", f"{place}/below/c")
-    assert not files.equal(f"{place}/b", f"{place}/d")
+    store, paths = files.find(place)[0], {name: files.find(f"{place}/{name}")[1] for name in ("b", "below/c", "d")}
+    assert store.equal(paths["d"], paths["below/c"])
+    assert not store.equal(paths["b"], paths["d"])
     assert not files.remove_if_empty(f"{place}/below")
     files.remove_file(f"{place}/below/c")
     assert files.remove_if_empty(f"{place}/below")

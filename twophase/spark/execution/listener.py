@@ -147,20 +147,6 @@ class JobTracker:
         stages = [status.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
         return any(stage.numActiveTasks for stage in stages if stage)
 
-    def settle(self, seconds: float) -> bool:
-        """Wait, bounded, until past events have arrived: for complete reports and tests only.
-
-        Parameters
-        ----------
-        seconds : float
-            The longest wait.
-        """
-        try:
-            self._bus.waitUntilEmpty(int(seconds * 1000))
-        except Exception:  # a TimeoutException of the JVM
-            return False
-        return True
-
     def close(self) -> None:
         """Remove the listener, from a helper thread and with a timeout: ``spark.stop()`` must never wait for us."""
         atexit.unregister(self.close)
