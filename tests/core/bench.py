@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from twophase import failpoints
 from twophase.catalog import TwoPhaseCatalogTable
+from twophase.errors import TransactionInDoubt
 from twophase.model import ObjectPath, Purpose, TableDefinition
 from twophase.testing._participant import ChaosTable
 from twophase.testing.chaos import ChaosCatalog
 from twophase.timeline.owners import Lease
+from twophase.timeline.records import TransactionRecord
 from twophase.timeline.reservations import WHOLE_TABLE, Reservation
 from twophase.timeline.timeline import Timeline
 from twophase.transactions.coordinator import Coordinator
@@ -167,3 +170,20 @@ def report_in(url: str, directory: Path, shape: str, lease_seconds: float, name:
 def recover_in(url: str, directory: Path) -> None:
     """For a child: recover what is dead."""
     Bench(url, directory).coordinator().recover()
+
+
+def recorded(coordinator: Coordinator, tx: Transaction) -> TransactionRecord:
+    record = coordinator.timeline.transaction(tx.id)
+    assert record is not None
+    return record
+
+
+def in_doubt(bench: Bench, reply: str = "lost_reply", **arguments: Any) -> Transaction:
+    """A transaction that was published, or not, while its store no longer answers."""
+    tx = bench.coordinator(**arguments).begin()
+    write(tx, bench.catalogs["one"], "t")
+    bench.catalogs["one"].faults.add("publish", reply, 1)
+    bench.catalogs["one"].faults.add("outcome", "error")
+    with pytest.raises(TransactionInDoubt):
+        tx.commit()
+    return tx

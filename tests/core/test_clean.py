@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.core.bench import DEFINITION, Bench, path, run_shape, stage, write
-from tests.core.test_transactions import in_doubt
+from tests.core.bench import DEFINITION, Bench, in_doubt, path, run_shape, stage, write
 from twophase.catalog import Leftover
 from twophase.errors import CatalogError, TimelineError
 from twophase.model import Purpose, WriteContext

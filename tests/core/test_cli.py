@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.core.bench import Bench, path, run_shape, write
+from tests.core.bench import Bench, in_doubt, path, run_shape, write
 from tests.core.test_conflicts import in_thread, waits
-from tests.core.test_transactions import in_doubt
 from twophase.cli import commands
 from twophase.cli.statements import split
 from twophase.errors import TransactionInDoubt

@@ -15,8 +15,7 @@ from openlineage.client import OpenLineageClient
 from openlineage.client.transport import Config, Transport
 from openlineage.client.transport.file import FileConfig, FileTransport
 
-from tests.core.bench import Bench, path, write
-from tests.core.test_transactions import in_doubt
+from tests.core.bench import Bench, in_doubt, path, write
 from tests.project.source import ROOT
 from twophase import failpoints
 from twophase.catalog.services import Environment

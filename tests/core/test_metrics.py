@@ -12,9 +12,8 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from tests.core.bench import Bench, path, write
+from tests.core.bench import Bench, in_doubt, path, write
 from tests.core.test_conflicts import in_thread, waits
-from tests.core.test_transactions import in_doubt
 from twophase import failpoints, monitoring
 from twophase.errors import WriteConflictError
 from twophase.model import Isolation, Purpose

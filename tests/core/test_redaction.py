@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.core.bench import Bench, write
-from tests.core.test_transactions import in_doubt
+from tests.core.bench import Bench, in_doubt, write
 from twophase.catalogs.jdbc import options as jdbc
 from twophase.catalogs.lakehouse import options as lakehouse
 from twophase.errors import TransactionInDoubt

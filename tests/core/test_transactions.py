@@ -10,34 +10,36 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.core.bench import DEFINITION, ROWS, Bench, child, path, report_in, run_shape, run_shape_in, stage, write
+from tests.core.bench import (
+    DEFINITION,
+    ROWS,
+    Bench,
+    child,
+    in_doubt,
+    path,
+    recorded,
+    report_in,
+    run_shape,
+    run_shape_in,
+    stage,
+    write,
+)
 from twophase import failpoints
 from twophase.catalog import TwoPhaseCatalogTable
 from twophase.errors import (
     CatalogError,
-    ConfigurationError,
     DatabaseNotExistError,
     TableAlreadyExistsError,
     TimelineError,
     TransactionAborted,
-    TransactionInDoubt,
     WriteConflictError,
 )
 from twophase.model import Level, ObjectPath, Purpose
 from twophase.protocol.states import ParticipantState, TransactionState
 from twophase.testing.chaos import ChaosCatalog, ChaosError
 from twophase.timeline.ids import coordinator_name, new_transaction_id, parts_of
-from twophase.timeline.records import TransactionRecord
-from twophase.transactions.coordinator import Coordinator
-from twophase.transactions.transaction import Transaction
 
 MORE = pa.table({"id": [3]})
-
-
-def recorded(coordinator: Coordinator, tx: Transaction) -> TransactionRecord:
-    record = coordinator.timeline.transaction(tx.id)
-    assert record is not None
-    return record
 
 
 # -- one statement, several statements --------------------------------------------------------------------------------
@@ -379,240 +381,7 @@ def test_an_error_of_a_java_store_is_raised_in_its_own_words_without_its_stack(
     assert recorded(coordinator, tx).error == "RuntimeError: java.net.ConnectException: refused, password=***"
 
 
-def outsider(bench: Bench, catalog: str, name: str) -> None:
-    """An outsider makes a table of that name as soon as everything is prepared, and the decision is made."""
-    failpoints.arm("core.record_committing", lambda _: bench.catalogs[catalog].create_table(path(name), DEFINITION))
-
-
-def test_a_later_refusal_undoes_what_was_published(bench: Bench) -> None:
-    tx = bench.coordinator().begin()
-    write(tx, bench.catalogs["one"], "t")
-    write(tx, bench.catalogs["two"], "u")
-    outsider(bench, "two", "u")
-    with pytest.raises(WriteConflictError):
-        tx.commit()
-    assert bench.tables() == ["two.u"]
-    assert tx.state is TransactionState.ROLLED_BACK
-
-
-@pytest.mark.parametrize("fixed", ["one", "two"])
-@pytest.mark.parametrize("refused", ["one", "two"])
-def test_one_store_that_cannot_undo_is_published_last_whatever_its_name(bench: Bench, fixed: str, refused: str) -> None:
-    bench.options["compensate"] = "false"
-    bench.catalogs[fixed] = bench.new_catalog(fixed)
-    tx = bench.coordinator().begin()
-    write(tx, bench.catalogs["one"], "t")
-    write(tx, bench.catalogs["two"], "t")
-    assert tx.level is Level.REVERSIBLE
-    outsider(bench, refused, "t")
-    with pytest.raises(WriteConflictError):
-        tx.commit()
-    assert bench.tables() == [f"{refused}.t"]
-    assert bench.staged() == []
-
-
-def half(bench: Bench) -> Transaction:
-    """A transaction over two stores that cannot undo, of which the second has refused."""
-    bench.options["compensate"] = "false"
-    bench.catalogs = {name: bench.new_catalog(name) for name in ("one", "two")}
-    tx = bench.coordinator().begin()
-    write(tx, bench.catalogs["one"], "t")
-    write(tx, bench.catalogs["two"], "u")
-    outsider(bench, "two", "u")
-    with pytest.raises(TransactionInDoubt):
-        tx.commit()
-    return tx
-
-
-def test_two_stores_that_cannot_undo_are_level_one_and_the_reason_names_them(bench: Bench) -> None:
-    tx = half(bench)
-    assert tx.level is recorded(bench.coordinator(), tx).level is Level.BEST_EFFORT
-    assert "cannot be undone" in tx.level_reasons[-1]
-    assert tx.level_reasons[-1].endswith("one.default.t, two.default.u")
-
-
-def test_a_half_transaction_says_what_is_published_what_is_not_and_what_to_do(bench: Bench) -> None:
-    tx = half(bench)
-    with pytest.raises(TransactionInDoubt) as caught:
-        tx.commit()
-    text = str(caught.value)
-    assert "published in part and cannot be undone (WriteConflictError" in text
-    assert "Published: one.default.t; not published: two.default.u." in text
-    assert f"in the way of two.default.u, and carry it through with: twophase recover {tx.id}" in text
-    assert "It is not known" not in text
-    (still,) = bench.coordinator().recover()
-    assert "; published: one.default.t; not published: two.default.u; " in str(still)
-    assert "once nothing is in the way of two.default.u" in str(still)
-
-
-def test_a_half_transaction_is_completed_by_the_recovery_after_the_outsider_has_gone(bench: Bench) -> None:
-    tx = half(bench)
-    bench.catalogs["two"].drop_table(path("u"))
-    (recovered,) = bench.coordinator().recover()
-    assert (recovered.state, recovered.account.words()) == (TransactionState.COMPLETED, [])
-    assert bench.tables() == ["one.t", "two.u"]
-    assert bench.staged() == []
-    assert {p.state for p in recorded(bench.coordinator(), tx).participants} == {ParticipantState.PUBLISHED}
-
-
-@pytest.mark.parametrize("state", [TransactionState.COMPLETED, TransactionState.ROLLED_BACK])
-def test_an_operator_s_decision_about_a_half_tells_how_each_table_is(bench: Bench, state: TransactionState) -> None:
-    tx = half(bench)
-    coordinator = bench.coordinator()
-    (ended,) = coordinator.recover(transaction_id=tx.id, assume=state)
-    assert ended.state is state
-    assert ended.account.words() == ["published: one.default.t", "not published: two.default.u"]
-    record = recorded(coordinator, tx)
-    states = [participant.state for participant in record.participants]
-    assert states == [ParticipantState.PUBLISHED, ParticipantState.ABORTED]
-    assert record.finished
-    assert bench.staged() == []
-
-
-def test_a_group_is_undone_in_one_step_or_not_at_all(bench: Bench) -> None:
-    bench.options["group_publish"] = "true"
-    bench.catalogs = {name: bench.new_catalog(name) for name in ("one", "two")}
-    tx = bench.coordinator().begin()
-    for name in ("t", "u"):
-        write(tx, bench.catalogs["one"], name)
-    write(tx, bench.catalogs["two"], "v")
-    outsider(bench, "two", "v")
-    with pytest.raises(WriteConflictError):
-        tx.commit()
-    assert bench.tables() == ["two.v"]
-    assert bench.staged() == []
-
-
-@pytest.mark.parametrize(("step", "told_with_id"), [("begin", False), ("write", True), ("prepare", True)])
-def test_what_a_store_that_knows_no_tables_says_is_raised_with_the_table(
-    bench: Bench, step: str, told_with_id: bool
-) -> None:
-    tx = bench.coordinator().begin()
-    bench.catalogs["one"].faults.add(step, "error")
-    with pytest.raises(ChaosError) as caught:
-        write(tx, bench.catalogs["one"], "t")
-    assert "Table: default.t." in str(caught.value)
-    assert (caught.value.transaction_id == tx.id) is told_with_id
-
-
 # -- in doubt ---------------------------------------------------------------------------------------------------------
-
-
-def in_doubt(bench: Bench, reply: str = "lost_reply", **arguments: Any) -> Transaction:
-    """A transaction that was published, or not, while its store no longer answers."""
-    tx = bench.coordinator(**arguments).begin()
-    write(tx, bench.catalogs["one"], "t")
-    bench.catalogs["one"].faults.add("publish", reply, 1)
-    bench.catalogs["one"].faults.add("outcome", "error")
-    with pytest.raises(TransactionInDoubt):
-        tx.commit()
-    return tx
-
-
-def test_an_unknown_outcome_is_in_doubt_and_names_the_commands_that_resolve_it(bench: Bench) -> None:
-    tx = in_doubt(bench)
-    with pytest.raises(TransactionInDoubt) as caught:
-        tx.commit()
-    text = str(caught.value)
-    assert f"twophase recover {tx.id}" in text
-    assert f"twophase recover {tx.id} --assume committed|rolled-back" in text
-    assert "one.default.t" in text
-    assert caught.value.path == "one.default.t"
-    assert not isinstance(caught.value, TransactionAborted)
-    assert str(pickle.loads(pickle.dumps(caught.value))) == text
-
-
-def test_what_a_transaction_in_doubt_has_in_its_stores_is_on_the_timeline(bench: Bench) -> None:
-    tx = in_doubt(bench, "error")
-    record = bench.coordinator().timeline.transaction(tx.id)
-    assert record is not None
-    assert record.left_behind == tx.left_behind != ()
-    bench.catalogs["one"].faults.clear()
-    (resolved,) = bench.coordinator().recover()
-    assert (resolved.state.is_final, resolved.left_behind) == (True, ())
-    after = bench.coordinator().timeline.transaction(tx.id)
-    assert after is not None
-    assert after.left_behind == ()
-
-
-def test_what_became_of_a_transaction_is_told_in_words_with_the_next_command(bench: Bench) -> None:
-    tx = in_doubt(bench)
-    (still,) = bench.coordinator().recover()
-    assert str(still).startswith(f"transaction {tx.id} was IN_DOUBT and is IN_DOUBT; ")
-    assert "in doubt: one.default.t" in str(still)
-    assert f"twophase recover {tx.id}" in str(still)
-
-
-def test_abort_after_an_unknown_outcome_touches_nothing(bench: Bench) -> None:
-    tx = in_doubt(bench)
-    tx.abort(ValueError("Spark calls abort although commit threw"))
-    assert tx.state is TransactionState.IN_DOUBT
-    assert bench.tables() == ["one.t"]
-
-
-def test_a_doubt_is_resolved_when_the_store_answers_again(bench: Bench) -> None:
-    tx = in_doubt(bench)
-    coordinator = bench.coordinator()
-    (still,) = coordinator.recover()
-    assert (still.state, still.unknown) == (TransactionState.IN_DOUBT, ("one.default.t",))
-    bench.catalogs["one"].faults.clear()
-    (resolved,) = coordinator.recover()
-    assert (resolved.transaction_id, resolved.state) == (tx.id, TransactionState.COMPLETED)
-    assert coordinator.recover() == []
-
-
-@pytest.mark.parametrize("state", [TransactionState.COMPLETED, TransactionState.ROLLED_BACK])
-def test_an_operator_s_decision_ends_a_doubt_and_removes_nothing_that_may_be_published(
-    bench: Bench, state: TransactionState
-) -> None:
-    tx = in_doubt(bench)
-    (ended,) = bench.coordinator().recover(transaction_id=tx.id, assume=state)
-    assert ended.state is state
-    assert recorded(bench.coordinator(), tx).finished
-    assert bench.tables() == ["one.t"]
-
-
-def test_there_is_nothing_to_assume_where_the_outcome_is_not_in_doubt(bench: Bench) -> None:
-    tx = bench.coordinator().begin()
-    write(tx, bench.catalogs["one"], "t")
-    transaction_id = tx.id
-    del tx
-    with pytest.raises(ConfigurationError, match="nothing to assume"):
-        bench.coordinator().recover(transaction_id=transaction_id, assume=TransactionState.COMPLETED)
-    with pytest.raises(ConfigurationError, match="no transaction"):
-        bench.coordinator().recover(transaction_id="app-20200101t000000-00000000")
-
-
-def test_a_transaction_over_a_catalog_that_is_not_configured_here_stays_as_it_is(bench: Bench) -> None:
-    tx = bench.coordinator().begin()
-    write(tx, bench.catalogs["one"], "t")
-    del tx
-    catalog = bench.catalogs.pop("one")
-    (left,) = bench.coordinator().recover()
-    assert (left.state, "one" in (left.note or "")) == (TransactionState.INFLIGHT, True)
-    bench.catalogs["one"] = catalog
-    assert [r.state for r in bench.coordinator().recover()] == [TransactionState.ROLLED_BACK]
-
-
-def test_a_refusal_that_could_not_be_recorded_undoes_nothing(bench: Bench) -> None:
-    """Another process that takes the transaction over does not know of it, and publishes the rest."""
-    publishes = bench.catalogs["two"].faults
-    for attempt in (1, 2, 3):
-        publishes.add("publish", "error", attempt)
-    failed: list[str] = []
-
-    def fail_once(name: str) -> None:
-        if len(publishes.happened) == 3 and not failed:
-            failed.append(name)
-            raise ConnectionError("the timeline is away")
-
-    failpoints.arm("core.save_participant", fail_once)
-    with pytest.raises(TimelineError) as caught:
-        run_shape(bench, "several")
-    assert failed
-    assert failpoints.reached()["core.compensate"] == 0
-    assert "COMPLETED" in "".join(caught.value.__notes__)
-    assert bench.tables() == ["one.t", "two.u"]
 
 
 # -- interrupts -------------------------------------------------------------------------------------------------------

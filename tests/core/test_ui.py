@@ -22,9 +22,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 from tests import servers
-from tests.core.bench import Bench, path, write
+from tests.core.bench import Bench, in_doubt, path, write
 from tests.core.test_conflicts import in_thread, waits
-from tests.core.test_transactions import in_doubt
 from twophase.model import Isolation
 from twophase.timeline.timeline import Timeline
 from twophase.transactions.clean import clean
