@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 import twophase
 from tests.hive.world import World
 from twophase import failpoints
+from twophase.spark.metastore.session import SessionMetastore
 
 
 def start_session(root: Path, *, hive: bool, conf: dict[str, str] | None = None) -> SparkSession:
@@ -72,3 +73,9 @@ def world(shared_world: World) -> Iterator[World]:
     shared_world.drop(*tables)
     shared_world.clean()
     assert left == ([], [])
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A metastore that does not end with its driver, whose last call may then come late."""
+    monkeypatch.setattr(SessionMetastore, "ends_with_driver", False)

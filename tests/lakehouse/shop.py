@@ -54,6 +54,10 @@ class Shop:
             self.sql(f"REFRESH TABLE @`{table}`")  # Another process may have written.
             self.rows(table, but=but)
 
+    def data_files(self, table: str) -> set[str]:
+        """The data files of a table's current state."""
+        return {task.file.file_path for task in self.iceberg(table).scan().plan_files()}
+
     def iceberg(self, table: str) -> Any:
         """PyIceberg's own table."""
         return self.lake.load(self.path(table))

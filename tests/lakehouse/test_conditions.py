@@ -83,11 +83,6 @@ def zone(request: pytest.FixtureRequest, shop: Shop, monkeypatch: pytest.MonkeyP
     time.tzset()
 
 
-def data_files(shop: Shop, table: str) -> set[str]:
-    """The data files of a table's current state."""
-    return {task.file.file_path for task in shop.iceberg(table).scan().plan_files()}
-
-
 def _row(number: int) -> str:
     return ", ".join(values.get(number, values[None]) for values in _COLUMNS.values())
 
@@ -112,10 +107,10 @@ def test_a_delete_takes_just_the_rows_of_its_condition(shop: Shop, zone: str) ->
 def test_rows_of_a_condition_are_replaced_in_one_snapshot(shop: Shop) -> None:
     levels = Levels(shop.spark)
     shop.sql("CREATE TABLE @t PARTITIONED BY (p) AS SELECT id, id % 2 AS p, nullif(id, 4) AS n FROM range(6)")
-    before = data_files(shop, "t")
+    before = shop.data_files("t")
     shop.sql("INSERT INTO @t REPLACE WHERE p = 0 AND n < 2 SELECT 10L, 1L, id FROM @t WHERE id = 5")
     assert sorted(row[0] for row in shop.rows("t")) == [1, 2, 3, 4, 5, 10]
-    assert len(before & data_files(shop, "t")) == 1, "Files without such rows stay."
+    assert len(before & shop.data_files("t")) == 1, "Files without such rows stay."
     assert len(shop.iceberg("t").metadata.snapshots) == 2
     new = shop.sql("SELECT 20L AS id, 0L AS p, CAST(NULL AS BIGINT) AS n")
     new.writeTo(shop.name("t")).overwrite((col("id") > 4) | col("n").isNull())

@@ -8,7 +8,6 @@ import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 from weakref import ref
 
@@ -17,14 +16,13 @@ import pytest
 from pyiceberg.table.sorting import NullOrder
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, TruncateTransform
 from pyiceberg.types import LongType, StringType, TimestamptzType
-from pyspark.errors import AnalysisException, ArithmeticException, PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import twophase
 from tests.lakehouse.shop import DATABASE, Shop
 from tests.levels import Levels
 from twophase import failpoints
-from twophase.catalogs.lakehouse.inspecting import INSPECTIONS
 from twophase.errors import CatalogError, TransactionAborted, WriteConflictError
 from twophase.failpoints import FailpointError
 from twophase.model import Level, Purpose
@@ -39,11 +37,6 @@ KIND = "sqlite"
 def plan_of(frame: DataFrame) -> str:
     """The physical plan of a query."""
     return str(frame._jdf.queryExecution().executedPlan().toString())
-
-
-def data_files(shop: Shop, table: str) -> set[str]:
-    """The data files of a table's current state."""
-    return {task.file.file_path for task in shop.iceberg(table).scan().plan_files()}
 
 
 @pytest.mark.promise(
@@ -251,129 +244,6 @@ def test_bounds_that_only_some_row_groups_tell_are_not_told(shop: Shop) -> None:
     assert table.scan(row_filter="x > 'y'").to_arrow().num_rows == 1
 
 
-@pytest.mark.promise(
-    "iceberg-sql",
-    "`INSERT OVERWRITE` of the whole table, a static partition, or dynamic partitions: atomic",
-)
-def test_overwrites_replace_just_what_they_say(shop: Shop) -> None:
-    levels = Levels(shop.spark)
-    shop.sql("CREATE TABLE @t PARTITIONED BY (part) AS SELECT id, CAST(id % 3 AS STRING) AS part FROM range(6)")
-    shop.sql("INSERT OVERWRITE @t PARTITION (part = '1') SELECT 100L")
-    assert shop.rows("t") == [(0, "0"), (100, "1"), (2, "2"), (3, "0"), (5, "2")]
-    shop.sql("SELECT 7L AS id, '2' AS part").writeTo(shop.name("t")).overwritePartitions()
-    assert shop.rows("t") == [(0, "0"), (100, "1"), (3, "0"), (7, "2")]
-    shop.sql("INSERT OVERWRITE @t SELECT 1L, NULL")
-    assert (shop.rows("t"), levels()) == ([(1, None)], {Level.ATOMIC})
-
-
-@pytest.mark.parametrize(
-    ("kind", "value"),
-    [
-        ("BOOLEAN", "true"),
-        ("BOOLEAN", "false"),
-        ("DOUBLE", "1e10"),
-        ("DECIMAL(9, 2)", "1.50"),
-        ("DATE", "DATE'2026-01-02'"),
-        ("TIMESTAMP", "TIMESTAMP'2026-01-02 03:04:05.123456'"),
-        ("TIMESTAMP_NTZ", "TIMESTAMP_NTZ'2026-01-02 03:04:05'"),
-    ],
-)
-def test_a_static_overwrite_finds_its_partition_by_a_value_of_any_type(shop: Shop, kind: str, value: str) -> None:
-    shop.sql(f"CREATE TABLE @t PARTITIONED BY (`the part`) AS SELECT 1 AS id, CAST({value} AS {kind}) AS `the part`")
-    shop.sql("INSERT INTO @t VALUES (2, NULL)")
-    shop.sql(f"INSERT OVERWRITE @t PARTITION (`the part` = {value}) SELECT 3")
-    assert sorted(row[0] for row in shop.rows("t")) == [2, 3]
-
-
-def test_a_static_overwrite_reads_an_instant_in_the_sessions_time_zone(shop: Shop) -> None:
-    setting = "spark.sql.session.timeZone"
-    before = shop.spark.conf.get(setting)
-    shop.spark.conf.set(setting, "America/New_York")
-    try:
-        shop.sql("CREATE TABLE @t PARTITIONED BY (at) AS SELECT 1 AS id, TIMESTAMP'2026-07-02 03:04:05' AS at")
-        shop.sql("INSERT INTO @t VALUES (2, TIMESTAMP'2026-07-02 03:04:05 UTC')")
-        shop.sql("INSERT OVERWRITE @t PARTITION (at = '2026-07-02 03:04:05') SELECT 3")
-        assert sorted(row[0] for row in shop.rows("t")) == [2, 3]
-        shop.spark.conf.set(setting, "GMT+02:00")  # Arrow knows no such name.
-        with pytest.raises(CatalogError, match="timeZone to a region"):
-            shop.sql("INSERT OVERWRITE @t PARTITION (at = '2026-07-02 03:04:05') SELECT 4")
-        assert sorted(row[0] for row in shop.rows("t")) == [2, 3]
-    finally:
-        shop.spark.conf.set(setting, before)
-
-
-def test_a_dynamic_overwrite_goes_by_the_transform(shop: Shop) -> None:
-    rows = "SELECT id, date_add(DATE'2024-01-01', CAST(id AS INT)) AS d FROM range(3)"
-    shop.sql(f"CREATE TABLE @t PARTITIONED BY (days(d)) AS {rows}")
-    shop.sql("SELECT 9L AS id, DATE'2024-01-02' AS d").writeTo(shop.name("t")).overwritePartitions()
-    assert [row[0] for row in shop.rows("t")] == [0, 2, 9]
-
-
-@pytest.mark.promise("iceberg-sql", "`DELETE` and `TRUNCATE TABLE`: atomic")
-def test_delete_takes_whole_files_away_and_rewrites_others(shop: Shop) -> None:
-    levels = Levels(shop.spark)
-    shop.sql("CREATE TABLE @t PARTITIONED BY (part) AS SELECT id, id % 2 AS part, nullif(id, 4) AS n FROM range(6)")
-    before = data_files(shop, "t")
-    shop.sql("DELETE FROM @t WHERE part = 1")
-    assert data_files(shop, "t") < before
-    shop.sql("DELETE FROM @t WHERE n > 1 AND id <> 0")  # Where n is NULL the row stays.
-    assert shop.rows("t") == [(0, 0, 0), (4, 0, None)]
-    with pytest.raises(CatalogError, match="transaction"), twophase.transaction(shop.spark):
-        shop.sql("INSERT INTO @t VALUES (1, 1, 1)")
-        shop.sql("DELETE FROM @t WHERE id = 1")
-    with pytest.raises(CatalogError, match="transaction"), twophase.transaction(shop.spark):
-        shop.sql("INSERT INTO @t VALUES (1, 1, 1)")
-        shop.sql("DELETE FROM @t WHERE abs(id) = 0")
-    shop.sql("TRUNCATE TABLE @t")
-    assert (shop.rows("t"), levels()) == ([], {Level.ATOMIC})
-
-
-@pytest.mark.promise("iceberg-sql", "`DELETE` takes any condition", detail=True)
-def test_delete_takes_any_condition(shop: Shop) -> None:
-    """Functions and subqueries, which Spark does not hand to tables; files without such rows stay as they are."""
-    shop.sql("CREATE TABLE @t PARTITIONED BY (part) AS SELECT id, id % 3 AS part, nullif(id, 4) AS n FROM range(9)")
-    shop.sql("CREATE TABLE @gone AS SELECT * FROM VALUES (5L), (7L), (NULL) AS v(k)")
-    before = data_files(shop, "t")
-    shop.sql("DELETE FROM @t WHERE sqrt(n) = 3 OR abs(id) + part = 0")
-    assert len(before & data_files(shop, "t")) == 2
-    assert {row[0] for row in shop.rows("t")} == set(range(1, 9))
-    shop.sql("DELETE FROM @t AS a WHERE EXISTS (SELECT 1 FROM @gone WHERE k = a.n)")
-    assert {row[0] for row in shop.rows("t")} == {1, 2, 3, 4, 6, 8}
-    shop.sql("DELETE FROM @t WHERE id NOT IN (SELECT k FROM @gone)")  # NULL for every row.
-    shop.sql("DELETE FROM @t WHERE n NOT IN (SELECT k FROM @gone WHERE k IS NOT NULL) AND n > 6")
-    assert {row[0] for row in shop.rows("t")} == {1, 2, 3, 4, 6}
-    shop.sql("DELETE FROM @t WHERE sqrt(n) = 1")  # NULL for a row of the same file, which stays.
-    assert {row[0] for row in shop.rows("t")} == {2, 3, 4, 6}
-    shop.spark.sql(f"DELETE FROM {shop.name('t')} t WHERE t.id IN (:one, length(:two))", {"one": 1, "two": "ab"})
-    state = shop.iceberg("t").metadata.current_snapshot_id
-    shop.sql("DELETE FROM @t WHERE length(string(id)) = 2")
-    assert shop.iceberg("t").metadata.current_snapshot_id == state, "Nothing was to be deleted."
-    assert shop.rows("t") == [(3, 0, 3), (4, 1, None), (6, 0, 6)]
-    shop.sql("WITH g AS (SELECT k + 1 AS k FROM @gone) DELETE FROM @t WHERE sqrt(id) < 3 AND id IN (SELECT k FROM g)")
-    assert shop.rows("t") == [(3, 0, 3), (4, 1, None)]
-    for condition in ("nope(id) = 1", "nothing = 1", "rand() < 2", "sum(id) > 1"):
-        with pytest.raises(AnalysisException):
-            shop.sql(f"DELETE FROM @t WHERE {condition}")
-    with pytest.raises(ArithmeticException):
-        shop.sql("DELETE FROM @t WHERE 1 / (id - 4) > 0")
-    assert len(shop.rows("t")) == 2
-
-
-def test_delete_finds_files_whatever_their_names(shop: Shop, tmp_path: Path) -> None:
-    shop.sql("CREATE TABLE @t AS SELECT id FROM range(3)")
-    odd = tmp_path / "a b%20+ü"
-    odd.mkdir()
-    with_ids = shop.lake.load(shop.path("t")).scan().to_arrow()
-    table = shop.lake.load(shop.path("t"))
-    with table.transaction() as change:
-        change.set_properties({"write.data.path": f"file://{odd}"})
-    table.append(with_ids)
-    shop.sql("REFRESH TABLE @t")
-    assert len(shop.rows("t")) == 6
-    shop.sql("DELETE FROM @t WHERE sqrt(id) = 1")
-    assert shop.rows("t") == [(0,), (0,), (2,), (2,)]
-
-
 @pytest.mark.promise("iceberg-sql", "`REPLACE` keeps history and properties: atomic")
 def test_a_replace_keeps_history_and_properties(shop: Shop) -> None:
     levels = Levels(shop.spark)
@@ -388,127 +258,6 @@ def test_a_replace_keeps_history_and_properties(shop: Shop) -> None:
     # A column that goes on keeps its id; one of another type is another column.
     assert now.schema().find_field("id").field_id == first.schema().find_field("id").field_id
     assert now.schema().find_field("name").field_id > first.schema().find_field("name").field_id
-
-
-def test_time_travel_by_snapshot_tag_and_time(shop: Shop) -> None:
-    shop.sql("CREATE TABLE @t AS SELECT 1L AS id")
-    with shop.lake.iceberg() as other:
-        table = other.load_table((DATABASE, "t"))
-        first = table.metadata.current_snapshot_id
-        table.manage_snapshots().create_tag(first, "before").commit()
-    shop.sql("ALTER TABLE @t RENAME COLUMN id TO number")
-    shop.sql("INSERT INTO @t SELECT 2L")
-    at = shop.iceberg("t").metadata.snapshots[0].timestamp_ms / 1000
-    shop.spark.table(shop.name("t")).cache()
-    assert shop.sql(f"SELECT * FROM @t VERSION AS OF {first}").columns == ["id"]
-    assert shop.read("SELECT id FROM @t VERSION AS OF 'before'") == [(1,)]
-    assert shop.read("SELECT number FROM @t VERSION AS OF 'main'") == [(1,), (2,)]
-    assert shop.read(f"SELECT id FROM @t TIMESTAMP AS OF timestamp_seconds({at})") == [(1,)]
-    for clause in ("VERSION AS OF 'nowhere'", "VERSION AS OF 7", "TIMESTAMP AS OF '2000-01-01'"):
-        with pytest.raises(CatalogError, match="no s"):
-            shop.read(f"SELECT * FROM @t {clause}")
-
-
-def test_the_options_of_icebergs_own_reads_are_followed_or_refused(shop: Shop) -> None:
-    def read(**options: Any) -> list[Any]:
-        renamed = {name.replace("_", "-"): str(value) for name, value in options.items()}
-        return sorted(tuple(row) for row in shop.spark.read.options(**renamed).table(shop.name("t")).collect())
-
-    shop.sql("CREATE TABLE @t AS SELECT 1L AS id")
-    for number in (2, 3):
-        shop.sql(f"INSERT INTO @t VALUES ({number})")
-    shop.sql("ALTER TABLE @t ADD COLUMN name STRING")
-    shop.sql("INSERT OVERWRITE @t VALUES (9, 'x')")
-    with shop.lake.iceberg() as other:
-        table = other.load_table((DATABASE, "t"))
-        one, two, three, four = [snapshot.snapshot_id for snapshot in table.metadata.snapshots]
-        table.manage_snapshots().create_tag(two, "before").create_branch(one, "side").commit()
-    shop.sql("REFRESH TABLE @t")
-    shop.spark.table(shop.name("t")).cache()
-    at = shop.iceberg("t").metadata.snapshots[1].timestamp_ms
-    assert read() == read(split_size=1, versionAsOf=four) == [(9, "x")]
-    assert read(snapshot_id=two) == read(tag="before") == read(as_of_timestamp=at) == [(1, None), (2, None)]
-    assert read(branch="side") == [(1, None)]
-    assert read(branch="main") == [(9, "x")]
-    assert read(start_snapshot_id=one) == read(start_snapshot_id=one, end_snapshot_id=three) == [(2, None), (3, None)]
-    assert read(start_snapshot_id=two, end_snapshot_id=three) == [(3, None)]
-    assert shop.read(f"SELECT id FROM @t WITH ('snapshot-id' = '{one}')") == [(1,)]
-    wrong: list[tuple[dict[str, Any], str]] = [
-        ({"branch": "nope"}, "no branch 'nope'"),
-        ({"branch": "before"}, "no branch 'before'"),
-        ({"tag": "side"}, "no tag 'side'"),
-        ({"as_of_timestamp": 1}, "no state of that time"),
-        ({"snapshot_id": 7}, "no snapshot 7"),
-        ({"snapshot_id": "x"}, "a number"),
-        ({"end_snapshot_id": two}, "a start and an end"),
-        ({"snapshot_id": one, "tag": "before"}, "one state"),
-        ({"start_snapshot_id": three, "end_snapshot_id": one}, "no ancestor"),
-        ({"snapshot_idd": one}, "Did you mean snapshot-id"),
-        ({"versionAsOf": one, "snapshot_id": two}, "already"),
-    ]
-    for options, words in wrong:
-        with pytest.raises(CatalogError, match=words):
-            read(**options)
-    with pytest.raises(CatalogError, match="no option snapshot-id"):
-        shop.spark.read.option("snapshot-id", one).table(f"{shop.name('t')}.files").collect()
-    with twophase.transaction(shop.spark):
-        shop.sql("INSERT INTO @t VALUES (10, 'y')")
-        with pytest.raises(CatalogError, match="its transaction has written it"):
-            read(snapshot_id=one)
-
-
-def test_metadata_is_read_as_tables(shop: Shop) -> None:
-    shop.sql("CREATE TABLE @t AS SELECT 1L AS id")
-    shop.sql("INSERT INTO @t SELECT 2L")
-    assert shop.read("SELECT operation FROM @t.snapshots") == [("append",), ("append",)]
-    assert shop.read("SELECT sum(record_count) FROM @t.files") == [(2,)]
-    assert len(shop.read("SELECT made_current_at FROM @t.history")) == 2
-    assert len(shop.read("SELECT path FROM @t.manifests")) == 2
-    assert shop.read("SELECT name, type FROM @t.refs") == [("main", "BRANCH")]
-
-
-def test_metadata_is_read_of_tables_without_rows_and_of_tables_that_lost_what_they_were_partitioned_by(
-    shop: Shop,
-) -> None:
-    def counts() -> list[int]:
-        return [len(shop.read(f"SELECT * FROM @t.{name}")) for name in INSPECTIONS]
-
-    shop.sql("CREATE TABLE @t (a INT, p STRING, at TIMESTAMP) PARTITIONED BY (p, days(at))")
-    assert counts() == [0, 0, 0, 0, 0, 0, 1]
-    assert shop.read("SELECT partition.p, spec_id, record_count FROM @t.partitions") == []
-    shop.sql("INSERT INTO @t SELECT 1, 'x', TIMESTAMP'2020-01-02 03:00:00'")
-    assert counts() == [1, 1, 1, 1, 1, 1, 2]
-    assert shop.read("SELECT file_format, partition FROM @t.files") == [("PARQUET", ("x", datetime.date(2020, 1, 2)))]
-    # Both its columns are other ones now, of which one has the name of an old one.
-    shop.sql("CREATE OR REPLACE TABLE @t PARTITIONED BY (p) AS SELECT 7 AS p, 2L AS z")
-    assert counts() == [2, 2, 1, 1, 1, 1, 3]
-    assert shop.read("SELECT partition.p, record_count FROM @t.files") == [(7, 1)]
-    assert shop.read("SELECT partition, record_count FROM @t.partitions") == [((7,), 1)]
-    shop.sql("CREATE OR REPLACE TABLE @t AS SELECT 'only' AS z")
-    assert counts() == [3, 3, 1, 1, 1, 1, 4]
-    shop.sql("CREATE OR REPLACE TABLE @t PARTITIONED BY (z) AS SELECT 1 AS z WHERE false")
-    assert counts() == [4, 4, 0, 0, 0, 1, 5]
-    assert shop.read("SELECT partition.z, spec_id FROM @t.partitions UNION SELECT partition.z, 1 FROM @t.files") == []
-    for name in INSPECTIONS:
-        (count,) = shop.read(f"SELECT count(*) FROM @t.{name}")
-        assert count == (len(shop.read(f"SELECT * FROM @t.{name}")),)
-
-
-@pytest.mark.not_read_by("iceberg-rust", "it looks for the column of each partitioning in the present schema")
-def test_metadata_tells_files_of_an_older_partitioning_whose_column_is_gone(shop: Shop) -> None:
-    shop.sql("CREATE TABLE @t (a INT, p STRING, q INT) PARTITIONED BY (p, q)")
-    shop.sql("INSERT INTO @t VALUES (1, 'x', 5)")
-    with shop.lake.iceberg() as other:  # As ALTER TABLE ... DROP PARTITION FIELD and DROP COLUMN of another engine.
-        table = other.load_table((DATABASE, "t"))
-        table.update_spec().remove_field("p").commit()
-        table.update_schema().delete_column("p").commit()
-    shop.sql("REFRESH TABLE @t")
-    shop.sql("INSERT INTO @t VALUES (2, 6)")
-    assert shop.read("SELECT partition FROM @t.files WHERE partition.q = 5") == [(("x", 5),)]
-    assert shop.read("SELECT partition FROM @t.files WHERE partition.q = 6") == [((None, 6),)]
-    assert len(shop.read("SELECT * FROM @t.partitions")) == 2
-    bounds = shop.read("SELECT partition_spec_id, partition_summaries.lower_bound FROM @t.manifests")
-    assert bounds == [(0, ("x", "5")), (1, ("6",))]
 
 
 @pytest.mark.promise("iceberg-sql", "several tables of one Iceberg catalog: one SQL transaction, atomic")
