@@ -107,7 +107,7 @@ class ExportedSnapshot(OpenSnapshot):
                 if not parts:
                     raise pinned_reads.no_table(store, path, (), version)
                 require(store, path, now == parts, _REPLACED)
-                reached = [change for change in changes if pinned_reads.is_published(store, connection, path, change)]
+                reached = [change for change in changes if pinned_reads.is_visible(store, connection, path, change)]
                 pinned_reads.refuse_reached(store, path, reached, version)
                 mine = self._version(connection, path)
                 require(store, path, version in (None, mine))

@@ -128,7 +128,7 @@ def source_before(store: Store, path: ObjectPath, changes: Sequence[Change], ver
         if store.database.table_kind(connection, path) is None:
             raise no_table(store, path, changes, version)
         # The record of one that is completed may have been removed.
-        reached = [c for c in changes if c.number is not None or is_published(store, connection, path, c)]
+        reached = [c for c in changes if c.number is not None or is_visible(store, connection, path, c)]
         refuse_reached(store, path, reached, version)
         now = Version.of(store, connection, path)
         require(store, path, version in (None, str(now)))
@@ -152,7 +152,7 @@ def refuse_reached(store: Store, path: ObjectPath, reached: Sequence[Change], ve
         raise too_old(store, path, f"transaction {change.transaction_id} has published to it")
 
 
-def is_published(store: Store, connection: sa.Connection, path: ObjectPath, change: Change) -> bool:
+def is_visible(store: Store, connection: sa.Connection, path: ObjectPath, change: Change) -> bool:
     """Whether a change is published, as far as a database transaction sees it; True if that is unknown."""
     if not isinstance(change.before, dict):
         return True

@@ -86,9 +86,9 @@ def publish(store: Store, members: Sequence[Member]) -> None:
     with exclusive(store, first.home, keys, path=first.path, transaction_id=first.transaction_id) as connection:
         store.database.make_durable(connection)
         first.check_identity(connection)
-        waiting = [member for member in members if not _is_published(connection, member)]
+        waiting = [m for m in members if not is_recorded(store, connection, m.place, m.key)]
         for member in waiting:
-            with _told_of(member):
+            with _errors_of(member):
                 _lock_and_check(store, connection, member, last=renaming is None)
         if waiting and renaming is not None:
             _rename(renaming, connection, waiting)
@@ -98,7 +98,7 @@ def publish(store: Store, members: Sequence[Member]) -> None:
             return
         _give_names(store, connection, waiting)
         for member in waiting:
-            with _told_of(member):
+            with _errors_of(member):
                 _apply(member, connection)
             if store.database.ddl_in_transaction:
                 for table in (member.place.staging, member.place.ledger):
@@ -108,8 +108,8 @@ def publish(store: Store, members: Sequence[Member]) -> None:
             store.record_published(connection, member.home, member.key, member.path)
 
 
-def _told_of(member: Member) -> AbstractContextManager[None]:
-    """The database's errors are told as those of this table, and not of the first one that is published with it."""
+def _errors_of(member: Member) -> AbstractContextManager[None]:
+    """Raise the database's errors as those of this table, and not of the first one that is published with it."""
     return errors.speaking(member.store.settings, path=member.path, transaction_id=member.transaction_id)
 
 
@@ -268,7 +268,7 @@ def lookup(member: Member) -> bool | None:
         store, member.home, [member.place.key], path=member.path, transaction_id=member.transaction_id
     ) as connection:
         member.check_identity(connection)
-        if _is_published(connection, member):
+        if is_recorded(store, connection, member.place, member.key):
             return True
         there = store.there(connection, member.place)
         if {member.place.staging.name, member.place.ledger.name} & there:
@@ -277,15 +277,11 @@ def lookup(member: Member) -> bool | None:
         return False if known and store.was_aborted(connection, member.home, member.key) else None
 
 
-def _is_published(connection: sa.Connection, member: Member) -> bool:
-    return is_recorded(member.store, connection, member.place, member.key)
-
-
 def is_recorded(store: Store, connection: sa.Connection, place: Place, key: str) -> bool:
     """Whether the database shows that a participant was published."""
     home = place.ledger.database
     there = store.there(connection, place)
-    if place.done.name in there or publishing_in_steps.is_published(store, connection, place, there):
+    if place.done.name in there or publishing_in_steps.has_moved_in(store, connection, place, there):
         return True
     return store.published(home).name in there and store.was_published(connection, home, key)
 
@@ -325,13 +321,14 @@ def clean_up(store: Store, place: Place, key: str, path: ObjectPath) -> None:
         there = store.there(connection, place)
         if place.done.name in there:
             with step(publishing_in_steps.RECORD):
-                _record(store, connection, home, key, path)
+                # Durable before anything is dropped: a DDL statement commits the transaction before it.
+                store.record_published_once(connection, home, key, path)
             with step(DROP_BACKUP):
                 database.drop(connection, place.backup)
             with step(DROP_DONE):
                 database.drop(connection, place.done)
         elif place.ledger.name in there:  # Rows were copied from the staging table, or it was renamed on its own.
-            if publishing_in_steps.is_published(store, connection, place, there):
+            if publishing_in_steps.has_moved_in(store, connection, place, there):
                 publishing_in_steps.record(store, place, key, path)
             with step(DROP_BACKUP):
                 database.drop(connection, place.backup)
@@ -339,12 +336,6 @@ def clean_up(store: Store, place: Place, key: str, path: ObjectPath) -> None:
                 database.drop(connection, place.staging)
             with step(DROP_LEDGER):
                 database.drop(connection, place.ledger)
-
-
-def _record(store: Store, connection: sa.Connection, home: str, key: str, path: ObjectPath) -> None:
-    if not store.was_published(connection, home, key):
-        # Durable before anything is dropped: a DDL statement commits the transaction before it.
-        store.record_published(connection, home, key, path)
 
 
 def clean_up_published(store: Store, place: Place, key: str, path: ObjectPath) -> None:

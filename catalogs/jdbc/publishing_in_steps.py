@@ -41,7 +41,7 @@ def swap(member: Member) -> None:
     record(store, place, member.key, member.path)
 
 
-def is_published(store: Store, connection: sa.Connection, place: Place, there: Iterable[str]) -> bool:
+def has_moved_in(store: Store, connection: sa.Connection, place: Place, there: Iterable[str]) -> bool:
     """Whether a publish in steps has renamed the staging table to the target."""
     names = set(there)
     if place.ledger.name not in names or place.staging.name in names or store.database.ddl_in_transaction:
@@ -67,8 +67,7 @@ def record(store: Store, place: Place, key: str, path: ObjectPath) -> None:
     """Record the publish durably, before anything is dropped. Idempotent."""
     home = place.ledger.database
     with step(RECORD), store.begin(home, path=path) as connection:
-        if not store.was_published(connection, home, key):
-            store.record_published(connection, home, key, path)
+        store.record_published_once(connection, home, key, path)
 
 
 def undo(store: Store, place: Place, target: ObjectPath) -> None:

@@ -339,6 +339,11 @@ class Store:
         if connection.execute(counted).rowcount == 0:
             connection.execute(sa.insert(table).values(participant=_VERSION + key, target=key, since=now))
 
+    def record_published_once(self, connection: sa.Connection, home: str, participant: str, target: ObjectPath) -> None:
+        """Record that a participant was published, unless that is recorded."""
+        if not self.was_published(connection, home, participant):
+            self.record_published(connection, home, participant, target)
+
     def was_published(self, connection: sa.Connection, home: str, participant: str) -> bool:
         """Whether a participant was published."""
         return self._said(connection, home, participant) not in (None, _ABORTED)

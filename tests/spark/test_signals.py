@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 import twophase
 from tests.recorder import Recorder
 from tests.spark.conftest import Start
+from tests.spark.test_cancellation import cancel_all, cancel_by_group, cancel_by_tag, cancel_by_users_tag
 from twophase import TransactionState, failpoints
 from twophase.model import Purpose
 from twophase.spark.execution import cancellation
@@ -54,22 +55,6 @@ def ids(spark: SparkSession, name: str = "kept") -> list[int]:
 
 
 # -- Spark's own cancellations -----------------------------------------------------------------------------------------
-
-
-def cancel_by_group(spark: SparkSession, recorder: Recorder) -> None:
-    spark.sparkContext.cancelJobGroup("users-group")
-
-
-def cancel_by_tag(spark: SparkSession, recorder: Recorder) -> None:
-    spark.sparkContext.cancelJobsWithTag(recorder.jobs[-1].tag)
-
-
-def cancel_by_users_tag(spark: SparkSession, recorder: Recorder) -> None:
-    spark.sparkContext.cancelJobsWithTag("users-tag")
-
-
-def cancel_all(spark: SparkSession, recorder: Recorder) -> None:
-    spark.sparkContext.cancelAllJobs()
 
 
 WAYS = [cancel_by_group, cancel_by_tag, cancel_by_users_tag, cancel_all]
