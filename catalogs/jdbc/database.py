@@ -508,8 +508,11 @@ class Database(ABC):
         Where that is not possible, an error or a comparison after a query must tell.
         """
 
-    def make_durable(self, connection: sa.Connection) -> None:
-        """Make the transaction's commit survive a power cut, regardless of the role's settings."""
+    def begin_publish(self, connection: sa.Connection) -> None:
+        """Make the transaction's commit survive a power cut, regardless of the role's settings.
+
+        Where the server holds locks for a machine that is lost, let it end the transaction after a while.
+        """
 
     def durability_problem(self, connection: sa.Connection) -> str | None:
         """Return why commits may not survive a power cut, and what to do about it; None if they do."""

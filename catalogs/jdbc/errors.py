@@ -66,6 +66,11 @@ _HINTS: tuple[tuple[str, str], ...] = (
         "UPDATE, DELETE, CREATE, DROP, ALTER and INDEX); or set staging_schema to a schema where it may create tables.",
     ),
     (
+        r"too many (clients|connections)|connection slots|max_user_connections|\b1040\b|\b1203\b|\b1226\b|\b53300\b",
+        "Let the server or the role have more connections (max_connections, CONNECTION LIMIT); a write takes one for "
+        "each of its tasks that run at once, and a few more.",
+    ),
+    (
         r"no space left|could not extend file|disk.*full|is full|disk quota|\b53100\b|\b1114\b|\b1021\b",
         "Make room on the database's disk, and run the statement again.",
     ),

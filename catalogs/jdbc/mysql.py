@@ -129,6 +129,8 @@ class MySQL(Database):
                 f"time_zone = '+00:00', lock_wait_timeout = {seconds}, innodb_lock_wait_timeout = {seconds}"
                 # MySQL caches the number of rows of a table for a day; MariaDB ignores this comment.
                 "/*!80000 , information_schema_stats_expiry = 0 */"
+                # Of MariaDB only: no limit of a role ends a load or a publish.
+                "/*M!100100 , max_statement_time = 0 */"
             ),
         }
 

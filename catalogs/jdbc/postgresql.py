@@ -94,6 +94,14 @@ SELECT quote_ident(current_user) AS role, quote_ident(pg_get_userbyid(c.relowner
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(:name)
 """
 
+#: A publish waits for the disk, and ends if it is not heard of: others would wait for its locks.
+_PUBLISH = """
+SELECT set_config(name, value, true)
+FROM (VALUES ('synchronous_commit', 'off', 'on'), ('idle_in_transaction_session_timeout', '0', '10min'))
+    AS settings (name, former, value)
+WHERE current_setting(name) = former
+"""
+
 _GRANTEES = """
 SELECT DISTINCT quote_ident(r.rolname)
 FROM pg_class c CROSS JOIN aclexplode(c.relacl) x LEFT JOIN pg_roles r ON r.oid = x.grantee
@@ -358,13 +366,9 @@ class PostgreSQL(Database):
             # Materialized views and foreign tables, and roles that may read some columns only.
             self.run(connection, f"SELECT 1 FROM {self.name(table)} LIMIT 0")
 
-    def make_durable(self, connection: sa.Connection) -> None:
+    def begin_publish(self, connection: sa.Connection) -> None:
         # Earlier commits of the executors are in the same log, and so become durable with it.
-        self.run(
-            connection,
-            "SELECT CASE WHEN current_setting('synchronous_commit') = 'off' "
-            "THEN set_config('synchronous_commit', 'on', true) END",
-        )
+        self.run(connection, _PUBLISH)
 
     def stop_writers(self, connection: sa.Connection, label: str) -> None:
         connection.execute(

@@ -84,7 +84,7 @@ def publish(store: Store, members: Sequence[Member]) -> None:
     if isinstance(store.database, MySQL):  # Of two that replace a table, the second is to see what the first did.
         keys += [store.target_key(member.path) for member in members if member.effect != APPEND]
     with exclusive(store, first.home, keys, path=first.path, transaction_id=first.transaction_id) as connection:
-        store.database.make_durable(connection)
+        store.database.begin_publish(connection)
         first.check_identity(connection)
         waiting = [m for m in members if not is_recorded(store, connection, m.place, m.key)]
         for member in waiting:

@@ -15,7 +15,24 @@ from thrift.Thrift import TException
 from twophase.catalogs.lakehouse.options import Settings
 from twophase.errors import CatalogError, TwoPhaseError
 
+_NO_MORE = "Let the server or the role have more connections (max_connections, CONNECTION LIMIT), or close others."
+_NO_SPACE = "Make room on the disk, and run the statement again."
+#: A part of an error, and advice. The first match counts.
 _HINTS = (
+    ("read-only transaction", "This server takes no writes, as a replica does: name the one that does in the uri."),
+    ("resolve host", "Check the host in the uri."),
+    ("fatal:  database", "Check the database in the uri."),
+    ("fatal:  role", "Check the user in the uri."),
+    ("too many", _NO_MORE),
+    ("connection slots", _NO_MORE),
+    (
+        "lock timeout",
+        "Another session holds rows or tables of the Iceberg catalog: SELECT pid, query FROM pg_stat_activity WHERE "
+        "state <> 'idle' shows it. Run the statement again when it has ended.",
+    ),
+    ("statement timeout", "A limit of the role or the server: ALTER ROLE ... SET statement_timeout = 0"),
+    ("is full", _NO_SPACE),
+    ("no space left", _NO_SPACE),
     ("no such table", "Its tables are missing: set init_catalog_tables to true, or name the right uri."),
     ("undefinedtable", "Its tables are missing: set init_catalog_tables to true, or name the right uri."),
     ("does not exist", "Its tables are missing: set init_catalog_tables to true, or name the right uri."),

@@ -135,7 +135,7 @@ class SqlStore(Store):
         if url.get_backend_name() != "sqlite":
             arguments = engines.patience(url)
             engine = sa.create_engine(url, hide_parameters=True, pool_pre_ping=True, connect_args=arguments)
-            engines.make_durable(engine)
+            engines.make_safe(engine)
         else:
             _make_directory(self.settings, str(url.database))
             waiting = {"timeout": _BUSY_SECONDS, "check_same_thread": False}

@@ -20,6 +20,7 @@ from tests.core.test_leases import wait_until
 from tests.core.test_timeline import begin, check_schemas, check_upgrade
 from tests.servers import Server
 from twophase.catalog.schema_versions import SchemaChange
+from twophase.errors import TimelineError
 from twophase.failpoints import EXIT_CODE
 from twophase.model import ObjectPath, Purpose
 from twophase.protocol.states import TransactionState
@@ -227,6 +228,36 @@ def test_what_is_recorded_survives_a_power_failure_whatever_the_role_has_set(sch
         assert found == ["on", "on"]
         timeline.finish(lease)
         assert found[2:] == ["off"]
+
+
+def test_what_others_keep_locked_is_waited_for_as_long_as_a_file(schema: str) -> None:
+    with closing(Timeline(schema)) as timeline:
+        assert settings_of(timeline) == {"lock_timeout": "30s", "idle_in_transaction_session_timeout": "1min"}
+    url = make_url(schema)
+    options = f"{url.query['options']} -clock_timeout=100ms -cstatement_timeout=5s"
+    impatient = url.set(query={"options": options}).render_as_string(hide_password=False)
+    engine = sa.create_engine(schema)
+    with closing(Timeline(impatient)) as timeline, engine.connect() as other:
+        assert settings_of(timeline)["lock_timeout"] == "100ms"
+        lease = begin(timeline, "app-1")
+        other.exec_driver_sql("LOCK TABLE twophase_transactions IN SHARE MODE")
+        with pytest.raises(TimelineError, match=r"another process keeps it locked.*pg_terminate_backend"):
+            timeline.record(lease, TransactionState.COMMITTING)
+        other.rollback()
+        timeline.record(lease, TransactionState.COMMITTING)
+    engine.dispose()
+
+
+def settings_of(timeline: Timeline) -> dict[str, str]:
+    """The limits of a transaction that writes; no limit of a role ends a statement of it."""
+
+    def shown(connection: sa.Connection) -> dict[str, str]:
+        names = ("lock_timeout", "idle_in_transaction_session_timeout", "statement_timeout")
+        return {name: str(connection.exec_driver_sql(f"SHOW {name}").scalar()) for name in names}
+
+    found = timeline._transact(shown)
+    assert found.pop("statement_timeout") == "0"
+    return found
 
 
 def test_a_silent_server_is_given_up(schema: str) -> None:

@@ -466,6 +466,21 @@ def test_a_table_that_others_hold_is_reported_after_the_lock_timeout(
     catalog.close()
 
 
+@pytest.fixture
+def limited(place: Place) -> Iterator[None]:
+    """A server that ends each statement of a second; MySQL has no such limit."""
+    limit = "/*M!100100 , max_statement_time = {} */"
+    place.execute("SET GLOBAL net_read_timeout = 30 " + limit.format(1))
+    yield
+    place.execute("SET GLOBAL net_read_timeout = 30 " + limit.format(0))
+
+
+@pytest.mark.parametrize("place", ["mariadb"], indirect=True)
+def test_a_limit_of_the_server_ends_no_statement_of_a_load_or_a_publish(limited: None, catalog: JdbcCatalog) -> None:
+    with catalog.store.begin("twophase") as connection:
+        assert connection.exec_driver_sql("SELECT SLEEP(1.2)").scalar_one() == 0
+
+
 def test_a_server_that_is_gone_without_a_word_is_given_up_unless_the_url_says_how_long(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
@@ -493,6 +508,8 @@ def test_a_server_that_is_gone_without_a_word_is_given_up_unless_the_url_says_ho
             *("postgresql", "public", "?options=-csynchronous_commit%3Doff", "SHOW synchronous_commit", "on"),
             id="postgresql",
         ),
+        # Others wait for its locks, also if this machine is lost.
+        pytest.param("postgresql", "public", "", "SHOW idle_in_transaction_session_timeout", "10min", id="is-lost"),
     ],
 )
 def test_a_publish_is_durable_whatever_the_role_and_the_default_are_set_to(

@@ -10,13 +10,14 @@ import pytest
 import sqlalchemy as sa
 
 from tests.forked import check_fork
+from tests.lakehouse import statements
 from tests.lakehouse.conftest import make_lake
 from tests.lakehouse.places import NAME, Lake, ordered
 from tests.lakehouse.readers import Readers
 from tests.lakehouse.statements import ROWS, SCHEMA, run, table
 from twophase.catalogs.lakehouse import LakehouseCatalog
-from twophase.errors import TransactionInDoubt
-from twophase.model import ObjectPath, Purpose, TableDefinition
+from twophase.errors import CatalogError, TransactionInDoubt
+from twophase.model import ObjectPath, Outcome, Purpose, TableDefinition
 from twophase.protocol.states import ParticipantState, TransactionState
 from twophase.timeline.engines import same_database
 from twophase.timeline.owners import Lease
@@ -122,6 +123,27 @@ def test_a_publish_is_durable_whatever_the_role_is_set_to(lake: Lake, monkeypatc
     monkeypatch.setattr(store, "_record_published", look)
     run(catalog, ONE)
     assert found == [durable]
+    catalog.close()
+
+
+def test_a_publish_does_not_wait_for_ever_for_a_session_that_holds_its_table(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    lake = make_lake("postgresql", request, tmp_path)
+    catalog = lake.catalog(uri=f"{lake.uri}?options=-clock_timeout%3D100ms")
+    catalog.create_database("shop")
+    run(catalog, ONE)
+    participant = statements.stage(catalog, ONE, INSERT)
+    engine = sa.create_engine(lake.uri)
+    with engine.connect() as other:
+        other.exec_driver_sql("SELECT * FROM iceberg_tables FOR UPDATE")
+        with pytest.raises(CatalogError, match=r"lock timeout.*shop.*Another session holds.*pg_stat_activity"):
+            participant.commit()
+    engine.dispose()
+    assert participant.outcome() is Outcome.NOT_PUBLISHED
+    participant.commit()
+    participant.finish()
+    assert len(lake.table(ONE) or ()) == 2 * len(ROWS)
     catalog.close()
 
 

@@ -20,10 +20,12 @@ from twophase.timeline.tables import ensure_tables
 _T = TypeVar("_T")
 
 _PLACE = "Check spark.twophase.timeline, and that its place can be written and is not full."
-_LOCKED = (
-    "End that process: `fuser -v FILE` shows those that have the file open. The URL's timeout says how many seconds "
-    "to wait: sqlite:////directory/timeline.db?timeout=60"
-)
+_LOCKED = {
+    "sqlite": "End that process: `fuser -v FILE` shows those that have the file open. The URL's timeout says how many "
+    "seconds to wait: sqlite:////directory/timeline.db?timeout=60",
+    "postgresql": "End its session: SELECT pid, application_name, query FROM pg_stat_activity WHERE state <> 'idle' "
+    "shows them, and pg_terminate_backend(pid) ends one.",
+}
 
 
 class TimelineDatabase:
@@ -122,5 +124,5 @@ class TimelineDatabase:
         except Exception as error:
             raise TimelineError(
                 f"Cannot {verb} the timeline {self.display_url}: {engines.reason(error)}.",
-                hint=_LOCKED if engines.is_locked(error) else _PLACE,
+                hint=_LOCKED.get(self._engine.dialect.name, _PLACE) if engines.is_locked(error) else _PLACE,
             ) from error

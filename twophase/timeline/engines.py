@@ -35,8 +35,16 @@ _PATIENCE = {
     "keepalives_interval": 5,
     "keepalives_count": 2,
 }
+#: What a transaction sets that writes to PostgreSQL, unless the server, a role or the URL has a limit of its own: how
+#: long it waits for the locks of others, and after which silence the server ends it, if its driver is gone or asleep:
+#: all others wait for its locks. No limit ends a statement half-way.
+_LIMITS = f"""
+SELECT set_config(name, value, true) FROM (VALUES
+    ('lock_timeout', '{_BUSY_SECONDS:.0f}s'), ('idle_in_transaction_session_timeout', '60s'), ('statement_timeout', '0')
+) AS limits (name, value) WHERE name = 'statement_timeout' OR current_setting(name) = '0'
+"""
 _WAIT_FOR_DISK = (
-    "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
+    " UNION ALL SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
 )
 _PORTS = {"postgresql": 5432}
 #: Key of a connection's last setting of ``PRAGMA synchronous``.
@@ -69,6 +77,8 @@ def longest_wait(url: URL) -> float:
     TimelineError
         The ``timeout`` in the URL of an SQLite file is not a number of seconds that SQLite can wait.
     """
+    if url.get_backend_name() == "postgresql":
+        return _BUSY_SECONDS
     if url.get_backend_name() != "sqlite":
         return math.inf  # The server says so.
     with contextlib.suppress(ValueError):
@@ -136,8 +146,10 @@ def patience(url: URL) -> dict[str, Any]:
     return {name: value for name, value in _PATIENCE.items() if name not in url.query}
 
 
-def make_durable(engine: sa.Engine) -> None:
+def make_safe(engine: sa.Engine) -> None:
     """Have the commits of PostgreSQL survive a power failure, whatever its server or a role of it is set to.
+
+    No transaction waits for ever, nor lets others wait for ever.
 
     Parameters
     ----------
@@ -145,13 +157,12 @@ def make_durable(engine: sa.Engine) -> None:
         Its transactions with the execution option ``twophase_read_only`` are left as they are.
     """
     if engine.dialect.name == "postgresql":
-        sa.event.listen(engine, "begin", _begin_postgresql)
+        sa.event.listen(engine, "begin", _begin_writing)
 
 
-def _begin_postgresql(connection: sa.Connection) -> None:
+def _begin_writing(connection: sa.Connection) -> None:
     if not connection.get_execution_options().get("twophase_read_only"):
-        # A server or a role may have turned it off; settings stronger than "on" are kept.
-        connection.exec_driver_sql(_WAIT_FOR_DISK)
+        begin(connection, durable=True, read_only=False)
 
 
 def begin(connection: sa.Connection, *, durable: bool, read_only: bool) -> None:
@@ -167,8 +178,9 @@ def begin(connection: sa.Connection, *, durable: bool, read_only: bool) -> None:
     """
     if connection.dialect.name == "sqlite":
         _begin_sqlite(connection, durable=durable, read_only=read_only)
-    elif connection.dialect.name == "postgresql" and durable and not read_only:
-        connection.exec_driver_sql(_WAIT_FOR_DISK)
+    elif connection.dialect.name == "postgresql" and not read_only:
+        # A server or a role may have turned it off; settings stronger than "on" are kept.
+        connection.exec_driver_sql(_LIMITS + (_WAIT_FOR_DISK if durable else ""))
 
 
 def _engine(url: URL, **options: Any) -> sa.Engine:
@@ -289,8 +301,11 @@ def is_transient(error: BaseException) -> bool:
 
 
 def is_locked(error: BaseException) -> bool:
-    """Return whether another process writes an SQLite file, and has not ended."""
-    return isinstance(error, DBAPIError) and "locked" in str(error.orig).lower()
+    """Return whether others hold what a request needs, and have not ended."""
+    if not isinstance(error, DBAPIError):
+        return False
+    text = str(error.orig).lower()
+    return "locked" in text or "lock timeout" in text
 
 
 def reason(error: BaseException) -> str:
