@@ -271,18 +271,13 @@ class NativeCatalog(NamespacesMixin, Proxy):
         if source.kind == "session_table":
             name = source.name or path
             return session_read_table(self._jvm, name.database, name.name)
+        facts = (self._session, self._catalog, path, source.definition or definition or self._catalog.load_table(path))
         if source.kind == "files" and source.location:
-            definition = source.definition or definition or self._catalog.load_table(path)
-            facts = (definition, source.provider, source.location, source.listed)
-            return FilesTable(self._session, self._catalog, path, *facts)
+            return FilesTable(*facts, source.provider, source.location, source.listed)
         if source.kind == "batches" and source.reader:
-            definition = source.definition or definition or self._catalog.load_table(path)
-            batches = TruncatableBatchesTable if self._overwrites else BatchesTable
-            return batches(self._session, self._catalog, path, definition, source.reader)
+            return (TruncatableBatchesTable if self._overwrites else BatchesTable)(*facts, source.reader)
         if source.kind == "parquet" and source.files:
-            definition = source.definition or definition or self._catalog.load_table(path)
-            table = TruncatableParquetTable if self._overwrites else ParquetTable
-            return table(self._session, self._catalog, path, definition, source.files)
+            return (TruncatableParquetTable if self._overwrites else ParquetTable)(*facts, source.files)
         raise CatalogError(f"Catalog {self._catalog.name} offers reads of the unknown kind {source.kind!r}.", path=path)
 
     # -- the two-phase write -------------------------------------------------------------------------------------
