@@ -8,12 +8,7 @@ import pytest
 
 from tests.core.bench import Bench, in_doubt, recorded, run_shape, write
 from twophase import failpoints
-from twophase.errors import (
-    ConfigurationError,
-    TimelineError,
-    TransactionAborted,
-    TransactionInDoubt,
-)
+from twophase.errors import ConfigurationError, TimelineError, TransactionAborted, TransactionInDoubt
 from twophase.protocol.states import TransactionState
 
 

@@ -6,10 +6,7 @@ import pytest
 
 from tests.core.bench import DEFINITION, Bench, path, recorded, write
 from twophase import failpoints
-from twophase.errors import (
-    TransactionInDoubt,
-    WriteConflictError,
-)
+from twophase.errors import TransactionInDoubt, WriteConflictError
 from twophase.model import Level
 from twophase.protocol.states import ParticipantState, TransactionState
 from twophase.testing.chaos import ChaosError
