@@ -14,9 +14,8 @@ from twophase.catalog.reading import FileList, ReadSource
 from twophase.model import ObjectPath, TableDefinition
 from twophase.spark.attached import AttachedSession
 from twophase.spark.connector.base import Proxy
-from twophase.spark.connector.table import TableProxy
+from twophase.spark.connector.table import ReadTable
 from twophase.spark.errors import thrown_to_spark
-from twophase.spark.jvm.gateway import CATALOG
 from twophase.spark.jvm.listed import checked_scan_builder, listed_index
 from twophase.transactions.transaction import Transaction
 
@@ -30,13 +29,11 @@ def lists_when_executed(catalog: Catalog, path: ObjectPath, transaction: Transac
     return isinstance(catalog, SupportsSnapshots) and catalog.lists_when_executed(path)
 
 
-class CheckedTable(TableProxy):
+class CheckedTable(ReadTable):
     """A table whose files, of the partitions that a query needs, are listed when it runs.
 
     If other transactions have changed the table by then, its former files are read instead.
     """
-
-    offers = ("BATCH_READ",)
 
     def __init__(
         self,
@@ -68,9 +65,6 @@ class CheckedTable(TableProxy):
     def _index(self, listed: FileList, schema_json: str) -> Any:
         """Spark's index of a list of the table's files."""
         return listed_index(self._jvm, listed, schema_json, self._definition.options)
-
-    class Java:
-        implements = [CATALOG + "SupportsRead"]
 
 
 class FormerFiles(Proxy):

@@ -52,7 +52,7 @@ class DeletableTable(_Truncatable, WriteTable):
     """The target of ``INSERT`` and ``DELETE``."""
 
     #: Spark deletes only from tables that it can also read.
-    offers: tuple[str, ...] = (*WriteTable.offers, "BATCH_READ")
+    spark_capabilities: tuple[str, ...] = (*WriteTable.spark_capabilities, "BATCH_READ")
 
     def newScanBuilder(self, _: Any) -> Any:
         with thrown_to_spark(self._jvm):

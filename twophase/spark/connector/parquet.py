@@ -13,7 +13,7 @@ from twophase.spark.attached import AttachedSession
 from twophase.spark.connector.base import Proxy
 from twophase.spark.connector.read import READ, ScanBuilder
 from twophase.spark.connector.spark_versions import tells_empty_structs
-from twophase.spark.connector.table import TableProxy
+from twophase.spark.connector.table import ReadTable
 from twophase.spark.errors import thrown_to_spark
 from twophase.spark.execution.parquet import anonymous, pruned, top_level, with_ids
 from twophase.spark.jvm import tables
@@ -23,10 +23,8 @@ from twophase.spark.jvm.parquet import parquet_scan
 # ruff: noqa: N802
 
 
-class ParquetTable(TableProxy):
+class ParquetTable(ReadTable):
     """A table whose files are listed by a :class:`twophase.catalog.reading.FileReader`."""
-
-    offers = ("BATCH_READ",)
 
     def __init__(
         self,
@@ -43,16 +41,8 @@ class ParquetTable(TableProxy):
         # A cached query of another version is another query.
         return (*super()._identity(), self._files.version)
 
-    def newScanBuilder(self, options: Any) -> Any:
-        with thrown_to_spark(self._jvm):
-            self._reading()
-            return self._as_asked(options)._scan_builder()
-
     def _scan_builder(self) -> Proxy:
         return ParquetScanBuilder(self._jvm, self._schema_json, self._files)
-
-    class Java:
-        implements = ["org.apache.spark.sql.connector.catalog.SupportsRead"]
 
 
 class ParquetScanBuilder(ScanBuilder):

@@ -20,7 +20,7 @@ from twophase.model import ObjectPath, TableDefinition
 from twophase.spark import types
 from twophase.spark.attached import AttachedSession
 from twophase.spark.connector.base import Proxy
-from twophase.spark.connector.table import TableProxy
+from twophase.spark.connector.table import ReadTable
 from twophase.spark.errors import thrown_to_spark
 from twophase.spark.execution.partitions import pickled_part, read_parts
 from twophase.spark.jvm import tables, values
@@ -76,10 +76,8 @@ class ScanBuilder(Proxy):
         implements = [READ + "SupportsPushDownRequiredColumns", READ + "SupportsPushDownV2Filters"]
 
 
-class BatchesTable(TableProxy):
+class BatchesTable(ReadTable):
     """A table that is read by a :class:`twophase.catalog.BatchReader`."""
-
-    offers = ("BATCH_READ",)
 
     def __init__(
         self,
@@ -92,16 +90,8 @@ class BatchesTable(TableProxy):
         super().__init__(session, catalog, path, definition)
         self._reader = reader
 
-    def newScanBuilder(self, options: Any) -> Any:
-        with thrown_to_spark(self._jvm):
-            self._reading()
-            return self._as_asked(options)._scan_builder()
-
     def _scan_builder(self) -> Proxy:
         return BatchesScanBuilder(self._jvm, self.name(), self._definition.schema, self._reader)
-
-    class Java:
-        implements = ["org.apache.spark.sql.connector.catalog.SupportsRead"]
 
 
 class BatchesScanBuilder(ScanBuilder):

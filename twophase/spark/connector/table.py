@@ -57,7 +57,7 @@ class TableProxy(Proxy):
     """A table's description; by itself it can be described but neither read nor written."""
 
     #: Names of Spark's ``TableCapability``.
-    offers: tuple[str, ...] = ()
+    spark_capabilities: tuple[str, ...] = ()
     #: Opens the table again, with options of a read; None if its version cannot be chosen by options.
     reopen: Callable[[Mapping[str, str]], TableProxy] | None = None
     #: Reports to the surrounding transaction that rows of the table are read; ``DESCRIBE`` reads none.
@@ -145,16 +145,28 @@ class TableProxy(Proxy):
         return values.array(self._jvm, CATALOG + "constraints.Constraint")
 
     def capabilities(self) -> Any:
-        return tables.capabilities(self._jvm, *self.offers)
+        return tables.capabilities(self._jvm, *self.spark_capabilities)
 
     class Java:
         implements = [CATALOG + "Table"]
 
 
-class FilesTable(TableProxy):
-    """A table whose files are read by Spark's own file source, vectorised and with its push-downs."""
+class ReadTable(TableProxy):
+    """A table that is read."""
 
-    offers = ("BATCH_READ",)
+    spark_capabilities = ("BATCH_READ",)
+
+    def newScanBuilder(self, options: Any) -> Any:
+        with thrown_to_spark(self._jvm):
+            self._reading()
+            return self._as_asked(options)._scan_builder()
+
+    class Java:
+        implements = [CATALOG + "SupportsRead"]
+
+
+class FilesTable(ReadTable):
+    """A table whose files are read by Spark's own file source, vectorised and with its push-downs."""
 
     def __init__(
         self,
@@ -184,14 +196,11 @@ class FilesTable(TableProxy):
                 options
             )
 
-    class Java:
-        implements = [CATALOG + "SupportsRead"]
-
 
 class WriteTable(TableProxy):
     """The target of ``INSERT``: each insert becomes one two-phase statement."""
 
-    offers: tuple[str, ...] = ("V1_BATCH_WRITE", "TRUNCATE", "OVERWRITE_BY_FILTER")
+    spark_capabilities: tuple[str, ...] = ("V1_BATCH_WRITE", "TRUNCATE", "OVERWRITE_BY_FILTER")
 
     def __init__(
         self, session: AttachedSession, catalog: Catalog, path: ObjectPath, definition: TableDefinition
@@ -216,7 +225,7 @@ class WriteTable(TableProxy):
 
     def capabilities(self) -> Any:
         more = ("ACCEPT_ANY_SCHEMA",) if self._brings else ()
-        return tables.capabilities(self._jvm, *self.offers, *more)
+        return tables.capabilities(self._jvm, *self.spark_capabilities, *more)
 
     def newWriteBuilder(self, info: Any) -> Any:
         with thrown_to_spark(self._jvm):
@@ -301,7 +310,7 @@ def _run_insert(
 class StagedTable(TableProxy):
     """The target of CTAS and RTAS: Spark commits or aborts it."""
 
-    offers = ("V1_BATCH_WRITE", "TRUNCATE")
+    spark_capabilities = ("V1_BATCH_WRITE", "TRUNCATE")
 
     def __init__(self, session: AttachedSession, statement: Statement, definition: TableDefinition) -> None:
         super().__init__(session, statement.participant.catalog, statement.participant.path, definition)

@@ -379,7 +379,7 @@ class Router:
             raise ConfigurationError(f"{name} is not the name of a database that twophase writes.")
         return target.catalog, target.path.database
 
-    def offers(self, target: Target, purpose: Purpose) -> bool:
+    def supports(self, target: Target, purpose: Purpose) -> bool:
         """Return whether the catalog supports a purpose; if it does not, the policy decides.
 
         Raises

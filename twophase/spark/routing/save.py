@@ -135,7 +135,7 @@ def _routed(router: Router, facts: WriterFacts, name: str) -> RoutingDecision:
         return routed
     purpose = Purpose.CREATE_OR_REPLACE_TABLE_AS if facts.mode == "Overwrite" else Purpose.CREATE_TABLE_AS
     made = router.ownership.of_new(parts, facts.source)
-    return made if made.ours and router.offers(target, purpose) else RoutingDecision(Owner.SPARK, target)
+    return made if made.ours and router.supports(target, purpose) else RoutingDecision(Owner.SPARK, target)
 
 
 def _require_fit(router: Router, target: Target, facts: WriterFacts, columns: Sequence[str]) -> None:
