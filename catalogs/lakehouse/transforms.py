@@ -21,12 +21,15 @@ from pyiceberg.transforms import (
     TruncateTransform,
     YearTransform,
 )
-from pyiceberg.types import BinaryType, DateType, DecimalType, LongType, StringType, TimestampType
+from pyiceberg.types import BinaryType, DateType, DecimalType, IntegerType, LongType, StringType, TimestampType
 
+from twophase.errors import CatalogError
 from twophase.model import quote
 
 #: Iceberg's words for the transforms of moments; in SQL they end with an s.
 TIMES = frozenset(("year", "month", "day", "hour"))
+#: The lowest number of a type.
+_LOWEST = {IntegerType: -(2**31), LongType: -(2**63)}
 _DAY = 86_400_000_000  # microseconds
 _HOUR = 3_600_000_000
 
@@ -48,7 +51,12 @@ def partition_key(schema: IcebergSchema, spec: PartitionSpec) -> str | None:
 
 
 def applied(transform: Transform[Any, Any], kind: Any) -> Callable[[Any], Any]:
-    """A transform as a function of values of a type: PyIceberg's, extended to years outside of 1 to 9999."""
+    """A transform as a function of values of a type: PyIceberg's, extended to years outside of 1 to 9999.
+
+    That of a number raises a CatalogError where the type has no such partition.
+    """
+    if isinstance(transform, TruncateTransform) and type(kind) in _LOWEST:
+        return _truncating(transform, kind)
     if not isinstance(transform, (YearTransform, MonthTransform)):
         return transform.transform(kind)
     per_day = 1 if isinstance(kind, DateType) else _DAY
@@ -60,6 +68,23 @@ def applied(transform: Transform[Any, Any], kind: Any) -> Callable[[Any], Any]:
         return year - 1970 if isinstance(transform, YearTransform) else (year - 1970) * 12 + month - 1
 
     return count
+
+
+def _truncating(transform: TruncateTransform[Any], kind: Any) -> Callable[[Any], Any]:
+    truncated, lowest = transform.transform(kind), _LOWEST[type(kind)]
+
+    def truncate(value: int | None) -> int | None:
+        found = truncated(value)
+        if found is not None and found < lowest:
+            # Iceberg's own library takes the highest number for it, by which conditions would leave out the row.
+            raise CatalogError(
+                f"The value {value} belongs to the partition {found} of truncate({transform.width}), which its type "
+                f"{kind} does not have: it begins with {lowest}.",
+                hint="Leave such values out, or partition the table by another field.",
+            )
+        return found
+
+    return truncate
 
 
 def _year_and_month(days: int) -> tuple[int, int]:
