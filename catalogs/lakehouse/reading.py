@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Context, Decimal
 from functools import cached_property, reduce
 from typing import Any
 
@@ -60,6 +60,8 @@ from twophase.errors import CatalogError
 from twophase.model import ObjectPath
 from twophase.schema import from_iceberg
 
+#: Python's own context has 28 digits, and refuses more. A value may have 38 before the point, the column 38 behind it.
+_DIGITS = Context(prec=76)
 _COMPARISONS: Mapping[str, Any] = {
     "=": EqualTo,
     "<": LessThan,
@@ -120,7 +122,7 @@ def _literal(value: Any, kind: IcebergType) -> Any:
 def _decimal(value: Decimal, kind: IcebergType) -> Decimal | None:
     if not isinstance(kind, DecimalType) or -int(value.as_tuple().exponent) > kind.scale:
         return None
-    return value.quantize(Decimal(1).scaleb(-kind.scale))
+    return value.quantize(Decimal(1).scaleb(-kind.scale), context=_DIGITS)
 
 
 def _integer(value: int, kind: IcebergType) -> int | None:

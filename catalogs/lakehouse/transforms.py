@@ -29,7 +29,7 @@ from twophase.model import quote
 #: Iceberg's words for the transforms of moments; in SQL they end with an s.
 TIMES = frozenset(("year", "month", "day", "hour"))
 #: The lowest number of a type.
-_LOWEST = {IntegerType: -(2**31), LongType: -(2**63)}
+_LOWEST: dict[Any, int] = {IntegerType: -(2**31), LongType: -(2**63)}
 _DAY = 86_400_000_000  # microseconds
 _HOUR = 3_600_000_000
 

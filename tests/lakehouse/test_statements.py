@@ -219,6 +219,28 @@ def test_sparks_writer_and_pyiceberg_agree_on_each_transform(shop: Shop) -> None
         assert len(shop.rows(f"t{number}")) == 24
 
 
+@pytest.mark.parametrize(("kind", "lowest"), [("INT", -(2**31)), ("BIGINT", -(2**63))])
+def test_a_number_whose_partition_is_below_its_type_is_refused_in_words(shop: Shop, kind: str, lowest: int) -> None:
+    shop.sql(f"CREATE TABLE @t (n {kind}) PARTITIONED BY (truncate(10, n))")
+    with pytest.raises(CatalogError, match=rf"The value {lowest} belongs to the partition .* of truncate\(10\)"):
+        shop.sql(f"INSERT INTO @t VALUES (CAST('{lowest}' AS {kind}))")
+    shop.sql(f"INSERT INTO @t VALUES (CAST('{lowest + 8}' AS {kind}))")
+    assert shop.rows("t") == [(lowest + 8,)]
+
+
+def test_conditions_compare_all_digits_of_a_decimal(shop: Shop) -> None:
+    most = "9" * 36
+    values = {1: f"{most}.99", 2: f"{most}.98", 3: f"-{most}.99", 4: "0.01"}
+    shop.sql("CREATE TABLE @t (id INT, d DECIMAL(38, 2)) PARTITIONED BY (bucket(3, d))")
+    for number, value in values.items():
+        shop.sql(f"INSERT INTO @t VALUES ({number}, CAST('{value}' AS DECIMAL(38, 2)))")
+    one = f"CAST('{values[1]}' AS DECIMAL(38, 2))"
+    for condition, ids in ((f"d = {one}", [1]), (f"d < {one}", [2, 3, 4]), (f"d IN ({one}, 0.01)", [1, 4])):
+        assert sorted(shop.read(f"SELECT id FROM @t WHERE {condition}")) == [(number,) for number in ids]
+    shop.sql(f"DELETE FROM @t WHERE d >= {one}")
+    assert len(shop.rows("t")) == 3
+
+
 def test_files_are_left_out_by_partition_and_by_statistics(shop: Shop) -> None:
     shop.sql("CREATE TABLE @t PARTITIONED BY (part) AS SELECT id, id % 3 AS part FROM range(30)")
     shop.sql("INSERT INTO @t SELECT id, 0L FROM range(1000, 1010)")

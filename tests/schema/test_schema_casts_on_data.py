@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ from twophase.schema import (
     promotion_policy,
     to_arrow,
 )
+from twophase.schema.cast_arrow import cast_array
 from twophase.schema.errors import CastError, TypeChangeError
 from twophase.schema.promotion import HUDI_MATRIX
 
@@ -219,3 +221,11 @@ def test_a_file_reads_as_if_every_change_of_type_had_rewritten_it(spark: SparkSe
     frame = spark.read.parquet(str(tmp_path / "old.parquet")).selectExpr(*plan.spark_expressions())
     assert str(plan.project(data).column("c").to_pylist()) == "[datetime.date(2020, 1, 1), None]"
     assert frame.toArrow().column("c").to_pylist() == plan.project(data).column("c").to_pylist()
+
+
+@pytest.mark.parametrize("sign", ["", "-"])
+def test_a_text_of_as_many_digits_as_a_decimal_has_keeps_them(sign: str) -> None:
+    """Python's own context of decimals has 28 digits."""
+    kind, text = pa.decimal128(38, 2), f"{sign}{'9' * 36}.99"
+    assert cast_array(pa.array([text]), kind, "error", "v").to_pylist() == [Decimal(text)]
+    assert cast_array(pa.array([f"{text}5", "1e36"]), kind, "null", "v").to_pylist() == [None, None]

@@ -99,7 +99,8 @@ def _fit(number: Decimal, new: pa.DataType) -> Decimal | None:
         rounded = number.quantize(Decimal(1).scaleb(-new.scale), context=_CONTEXT)
     except InvalidOperation:
         return None
-    return rounded if abs(rounded) < Decimal(10) ** (new.precision - new.scale) else None
+    # abs() would round to the 28 digits of Python's own context.
+    return rounded if rounded.copy_abs() < Decimal(10) ** (new.precision - new.scale) else None
 
 
 def utf8(value: bytes) -> str | None:
