@@ -27,8 +27,12 @@ class TablePaths:
         self._stamped: dict[str, bool] = {}
 
     def is_tables(self, location: str) -> bool:
-        """Whether Spark or twophase chose a table's location, and not a SET LOCATION."""
-        return self.version_of(location) is not None or is_below(location, self._default())
+        """Whether Spark or twophase chose a table's location, and not a SET LOCATION.
+
+        A version has a stamp until stock Spark empties the table, by a TRUNCATE or an overwrite: it removes all files.
+        """
+        is_version = layout.is_version_place(location) or self.version_of(location) is not None
+        return is_version or is_below(location, self._default())
 
     def is_partitions(self, location: str, key: Key, columns: tuple[str, ...], root: str) -> bool:
         """Whether a partition's location follows from its name, below the table or in a version of ours."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.hive.world import World
+from tests.hive.world import World, files_of
 from twophase.model import Level, ObjectPath, OverwriteScope, Purpose
 
 ADD = "ALTER TABLE t ADD PARTITION (d = 'x')"
@@ -152,3 +152,19 @@ def test_what_was_published_stays_so_when_the_table_leaves_its_directory(world: 
     late.abort()
     late.finish()
     assert world.rows("t") == [(1, "x"), (2, "y"), (3, "x")]
+
+
+@pytest.mark.parametrize("emptied", ["TRUNCATE TABLE t", "INSERT OVERWRITE t VALUES (8), (9)"])
+@pytest.mark.parametrize("purpose", [Purpose.INSERT_INTO, Purpose.INSERT_OVERWRITE, Purpose.REPLACE_TABLE_AS], ids=str)
+def test_a_table_that_stock_spark_has_emptied_is_written_and_cleaned_like_any_other(
+    world: World, emptied: str, purpose: Purpose
+) -> None:
+    """Its stamp went with the files."""
+    world.run("t", world.sql("SELECT id FROM range(4)"))
+    world.sql(emptied)
+    left = len(world.rows("t")) if purpose is Purpose.INSERT_INTO else 0
+    written = world.run("t", world.sql("SELECT id FROM range(0, 6, 1, 2)"), purpose)
+    assert written.level is Level.ATOMIC
+    assert world.rows("t") == [(id,) for id in range(6)] + [(8,), (9,)][:left]
+    world.clean()
+    assert {name.split("/")[1] for name in files_of(world.warehouse / ".twophase")} == {f"{written.transaction_id}-0"}
