@@ -164,17 +164,26 @@ def test_one_that_is_attached_by_its_user_has_its_own_settings_and_stays(spark: 
 @pytest.mark.promise("contexts", "another session reads what is published, and its writes in the block are refused")
 def test_in_a_block_another_session_reads_what_is_published_and_writes_nothing(spark: SparkSession) -> None:
     child = spark.newSession()
+    spark.sql(
+        "CREATE OR REPLACE TABLE parts USING parquet PARTITIONED BY (part) AS SELECT id, id AS part FROM range(2)"
+    )
+    statements = (
+        *("INSERT INTO u VALUES (1)", "TRUNCATE TABLE u", "DROP TABLE u", "ALTER TABLE u SET TBLPROPERTIES (a = 'b')"),
+        *(f"ALTER TABLE parts {change} PARTITION (part = {part})" for change, part in (("DROP", 1), ("ADD", 2))),
+        *("MSCK REPAIR TABLE parts", "CREATE DATABASE made", "CREATE FUNCTION made AS 'java.lang.Math'"),
+    )
     with twophase.transaction(spark):
         spark.sql("INSERT INTO t VALUES (1)")
         assert rows(child, "SELECT id FROM t") == [(100,)]
         for write in (
-            lambda: child.sql("INSERT INTO u VALUES (1)"),
+            *(lambda statement=statement: child.sql(statement) for statement in statements),
             lambda: twophase.create_table_as(child.range(1), "lake", "default.made"),
         ):
             with pytest.raises(TransactionAborted, match="belongs to another Spark session"):
                 write()
     assert rows(child, "SELECT id FROM t") == [(1,), (100,)]
     assert rows(child, "SELECT id FROM u") == [(100,)]
+    assert rows(child, "SHOW PARTITIONS parts") == [("part=0",), ("part=1",)]
 
 
 # -- foreachBatch ------------------------------------------------------------------------------------------------------

@@ -298,8 +298,10 @@ def refuse_in_transaction(session: AttachedSession, statement: str, path: object
     Raises
     ------
     AtomicityNotSupportedError
+    TransactionAborted
+        The transaction belongs to another session.
     """
-    transaction = current_transaction(session)
+    transaction = transaction_to_join(session)
     if transaction is None:
         return
     if session.policy == "preferred":

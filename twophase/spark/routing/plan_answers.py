@@ -310,17 +310,17 @@ class Answers(JavaCallable):
         names = PlanNames(facts)
         if node in ("SetCatalogAndNamespace", "CreateNamespace"):
             self._router.refuse_hidden_database(parts, creates=node == "CreateNamespace")
+        change = change_of(node, temporary=facts["temporary"])
         if not self._router.in_transaction():
+            if change is not None:
+                active.to_join(self._session)  # It refuses a change inside the transaction of another session.
             if node in (*_FINDS_PARTITIONS, *_CHANGES_ROWS) and parts:
                 self._spark_changes(node, self._targets.resolve(parts, views=True, names=names))
             return
         if node in ("ShowTables", "ShowTablesExtended"):
             self._router.lists_tables(parts, facts["pattern"], extended=node == "ShowTablesExtended")
             return
-        if facts["saves"] and node in SAVES:
-            return
-        change = change_of(node, temporary=facts["temporary"])
-        if change is not None:
+        if change is not None and not (facts["saves"] and node in SAVES):
             self._router.refuse_change(change, parts, self._targets.resolve(parts, names=names) if parts else None)
 
 
