@@ -55,12 +55,7 @@ class JobEnded:
 
 @dataclass(frozen=True)
 class TaskEnded:
-    """``SparkListenerTaskEnd`` of a successful task.
-
-    Parameters
-    ----------
-    stage_id : int
-    """
+    """``SparkListenerTaskEnd`` of a successful task."""
 
     stage_id: int
 

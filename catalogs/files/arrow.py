@@ -21,13 +21,7 @@ _BUCKETS = ("s3", "gs")
 
 
 class ArrowStore(FileStore):
-    """A file system of Arrow.
-
-    Parameters
-    ----------
-    filesystem : pyarrow.fs.FileSystem
-    kind : StorageKind
-    """
+    """A file system of Arrow."""
 
     def __init__(self, filesystem: fs.FileSystem, kind: StorageKind) -> None:
         super().__init__(kind)

@@ -74,13 +74,7 @@ class HadoopFiles(Protocol):
 
 
 class HadoopStore(FileStore):
-    """One file system of a session.
-
-    Parameters
-    ----------
-    files : HadoopFiles
-    kind : StorageKind
-    """
+    """One file system of a session."""
 
     def __init__(self, files: HadoopFiles, kind: StorageKind) -> None:
         super().__init__(kind)

@@ -20,10 +20,6 @@ class FileStore(ABC):
 
     Its paths are absolute and as :meth:`twophase.catalogs.files.Files.find` returns them. Everything after the first
     two groups of methods has a default for file systems that offer no more than these.
-
-    Parameters
-    ----------
-    kind : StorageKind
     """
 
     def __init__(self, kind: StorageKind) -> None:

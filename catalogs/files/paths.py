@@ -65,12 +65,7 @@ def is_below(location: str, root: str) -> bool:
 
 
 class Root:
-    """A directory, for checking many locations whether they are inside it.
-
-    Parameters
-    ----------
-    location : str
-    """
+    """A directory, for checking many locations whether they are inside it."""
 
     def __init__(self, location: str) -> None:
         self._text = normal(location)

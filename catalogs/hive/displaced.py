@@ -47,12 +47,7 @@ def waiting_place(write: TableWrite, renamed_by: int) -> HiddenTables:
 
 
 class DisplacedTable:
-    """The table that has the name of a write until the publish; most writes have none, and then nothing is done.
-
-    Parameters
-    ----------
-    write : TableWrite
-    """
+    """The table that has the name of a write until the publish; most writes have none, and then nothing is done."""
 
     #: Role of the hidden table, and why the publish is not atomic.
     _role: ClassVar[str] = BACKUP
@@ -171,12 +166,7 @@ class DisplacedTable:
 
 
 class DroppedTable(DisplacedTable):
-    """The same, of a table that the transaction drops.
-
-    Parameters
-    ----------
-    write : TableWrite
-    """
+    """The same, of a table that the transaction drops."""
 
     _role: ClassVar[str] = DROPPED
     _reason: ClassVar[str] = _AFTER_A_DROP

@@ -13,14 +13,7 @@ from twophase.errors import TableAlreadyExistsError
 
 
 class HiddenTables:
-    """The hidden tables of one write; drops only those that carry the transaction's stamp.
-
-    Parameters
-    ----------
-    store : HiveStore
-    database, transaction_id : str
-    ordinal : int
-    """
+    """The hidden tables of one write; drops only those that carry the transaction's stamp."""
 
     def __init__(self, store: HiveStore, database: str, transaction_id: str, ordinal: int) -> None:
         self._store = store

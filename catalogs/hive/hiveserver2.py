@@ -44,12 +44,7 @@ def open_metastore(settings: Settings) -> Metastore:
 
 
 class HiveServer2Metastore(Metastore):
-    """Databases, tables and partitions through SQL.
-
-    Parameters
-    ----------
-    client : SqlClient
-    """
+    """Databases, tables and partitions through SQL."""
 
     #: Size of the batches in which Spark's server adds partitions.
     ADD_BATCH = 100

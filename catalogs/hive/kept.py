@@ -42,12 +42,7 @@ class _Kept:
 
 
 class KeptTables:
-    """The kept states of the tables of one store.
-
-    Parameters
-    ----------
-    store : HiveStore
-    """
+    """The kept states of the tables of one store."""
 
     def __init__(self, store: HiveStore) -> None:
         self._store = store

@@ -11,12 +11,7 @@ from twophase.catalogs.location_identity import Identities, Key
 
 
 class References:
-    """Locations of tables and partitions, compared with directories by identity, not by spelling.
-
-    Parameters
-    ----------
-    locations : iterable of str
-    """
+    """Locations of tables and partitions, compared with directories by identity, not by spelling."""
 
     def __init__(self, locations: Iterable[str]) -> None:
         self._identities = Identities()

@@ -27,12 +27,7 @@ _NAMED = 10
 
 
 class Staging:
-    """The staged version of one write, and the empty directory beside it.
-
-    Parameters
-    ----------
-    write : TableWrite
-    """
+    """The staged version of one write, and the empty directory beside it."""
 
     def __init__(self, write: TableWrite) -> None:
         self._write = write

@@ -73,12 +73,7 @@ def type_of(names: Iterable[tuple[Any, Any]], kind: pa.DataType) -> str | None:
 
 
 class Database(ABC):
-    """One kind of database, with the settings to reach it.
-
-    Parameters
-    ----------
-    settings : Settings
-    """
+    """One kind of database, with the settings to reach it."""
 
     #: Name of the database in messages.
     title: ClassVar[str]

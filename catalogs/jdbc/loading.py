@@ -58,13 +58,7 @@ class _TakenError(Exception):
 
 
 class Loader:
-    """Writer of partitions; a plain value that is pickled and sent to the executors.
-
-    Parameters
-    ----------
-    settings : Settings
-    target : Target
-    """
+    """Writer of partitions; a plain value that is pickled and sent to the executors."""
 
     def __init__(self, settings: Settings, target: Target) -> None:
         self.settings = settings

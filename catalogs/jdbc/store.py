@@ -84,12 +84,7 @@ class Place:
 
 
 class Store:
-    """Engines by database, and twophase's bookkeeping.
-
-    Parameters
-    ----------
-    settings : Settings
-    """
+    """Engines by database, and twophase's bookkeeping."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings

@@ -50,12 +50,7 @@ _COUNTS = {
 
 
 class KeptTables:
-    """The kept states of the tables of one lakehouse.
-
-    Parameters
-    ----------
-    lakehouse : Lakehouse
-    """
+    """The kept states of the tables of one lakehouse."""
 
     def __init__(self, lakehouse: Lakehouse) -> None:
         self._lakehouse = lakehouse

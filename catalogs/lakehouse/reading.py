@@ -210,12 +210,7 @@ def _names(formats: Iterable[FileFormat]) -> str:
 
 
 class ManifestReader(FileReader):
-    """Scan planning for one state of a table.
-
-    Parameters
-    ----------
-    state : State
-    """
+    """Scan planning for one state of a table."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -301,13 +296,7 @@ class ManifestReader(FileReader):
 
 
 class ListedFiles(ManifestReader):
-    """Scan planning for listed files of a state.
-
-    Parameters
-    ----------
-    state : State
-    locations : collection of str
-    """
+    """Scan planning for listed files of a state."""
 
     def __init__(self, state: State, locations: Collection[str]) -> None:
         super().__init__(state)

@@ -157,13 +157,7 @@ Also = Callable[[Any], None]
 
 
 class Store(ABC):
-    """One Iceberg catalog, and the files behind its pointers.
-
-    Parameters
-    ----------
-    settings : Settings
-    access : FileAccess
-    """
+    """One Iceberg catalog, and the files behind its pointers."""
 
     #: Whether several tables are published, and undone, atomically.
     publishes_together = True

@@ -108,13 +108,7 @@ class _Catalog(SqlCatalog):
 
 
 class SqlStore(Store):
-    """The SQL database of one Iceberg catalog: PyIceberg's SQL catalog, which is also Java's JDBC catalog.
-
-    Parameters
-    ----------
-    settings : Settings
-    access : FileAccess
-    """
+    """The SQL database of one Iceberg catalog: PyIceberg's SQL catalog, which is also Java's JDBC catalog."""
 
     def __init__(self, settings: Settings, access: FileAccess) -> None:
         super().__init__(settings, access)

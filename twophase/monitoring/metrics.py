@@ -41,13 +41,7 @@ _OUR_STORES = "twophase.catalogs."
 
 @dataclass(frozen=True)
 class Instrument:
-    """One metric.
-
-    Attributes
-    ----------
-    name, kind, unit, meaning : str
-    attributes : tuple of str
-    """
+    """One metric."""
 
     name: str
     kind: str

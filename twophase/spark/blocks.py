@@ -169,10 +169,6 @@ class WriteGroup:
 
     Outside of a block that is a transaction that begins with the first of them; in a block all of them are discarded if
     the statement fails.
-
-    Parameters
-    ----------
-    session : AttachedSession
     """
 
     def __init__(self, session: AttachedSession) -> None:

@@ -17,12 +17,7 @@ _log = logger("twophase")
 
 
 class Ending:
-    """Commits a transaction, or rolls it back; the first call decides.
-
-    Parameters
-    ----------
-    life : Lifecycle
-    """
+    """Commits a transaction, or rolls it back; the first call decides."""
 
     def __init__(self, life: Lifecycle) -> None:
         self._life = life

@@ -10,12 +10,7 @@ from twophase.transactions.driver import Enlisted
 
 
 class Members:
-    """The participants of one transaction, in the order of their statements; other threads may add some meanwhile.
-
-    Parameters
-    ----------
-    transaction_id : str
-    """
+    """The participants of one transaction, in the order of their statements; other threads may add some meanwhile."""
 
     def __init__(self, transaction_id: str) -> None:
         self._id = transaction_id

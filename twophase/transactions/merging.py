@@ -46,12 +46,7 @@ class Conflict:
 
 
 class Merging:
-    """Finds the conflicts of one transaction, and shows the states of their tables; statements then resolve them.
-
-    Parameters
-    ----------
-    life : Lifecycle
-    """
+    """Finds the conflicts of one transaction, and shows the states of their tables; statements then resolve them."""
 
     def __init__(self, life: Lifecycle) -> None:
         self._life = life

@@ -113,12 +113,7 @@ class Observer:
 
 
 class Observers(Observer):
-    """Notifies several observers; the error of one neither reaches the transaction nor the others.
-
-    Parameters
-    ----------
-    observers : iterable of Observer
-    """
+    """Notifies several observers; the error of one neither reaches the transaction nor the others."""
 
     def __init__(self, observers: Iterable[Observer] = ()) -> None:
         self._observers = tuple(observers)

@@ -37,12 +37,7 @@ class Savepoint:
 
 
 class Savepoints:
-    """The savepoints of one transaction. The caller holds its lock.
-
-    Parameters
-    ----------
-    life : Lifecycle
-    """
+    """The savepoints of one transaction. The caller holds its lock."""
 
     def __init__(self, life: Lifecycle) -> None:
         self._life = life

@@ -15,12 +15,7 @@ from twophase.transactions.lifecycle import Lifecycle
 
 
 class TransactionView:
-    """A transaction as its statements read it: what it is, which tables it has written, and which state it sees.
-
-    Parameters
-    ----------
-    life : Lifecycle
-    """
+    """A transaction as its statements read it: what it is, which tables it has written, and which state it sees."""
 
     def __init__(self, life: Lifecycle) -> None:
         self._life = life

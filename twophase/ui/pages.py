@@ -52,13 +52,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Found:
-    """The result of a search for leftovers in the stores.
-
-    Attributes
-    ----------
-    results : sequence of Cleaned
-    at : datetime
-    """
+    """The result of a search for leftovers in the stores."""
 
     results: Sequence[Cleaned]
     at: datetime

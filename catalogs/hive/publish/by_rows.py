@@ -63,12 +63,7 @@ class Undecided(Publisher):
 
 
 class Choice:
-    """The choice of a publisher for a write whose rows are staged.
-
-    Parameters
-    ----------
-    write : TableWrite
-    """
+    """The choice of a publisher for a write whose rows are staged."""
 
     def __init__(self, write: TableWrite) -> None:
         self._write = write

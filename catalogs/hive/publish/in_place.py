@@ -21,12 +21,7 @@ from twophase.model import Level
 
 
 class FixedLocation:
-    """The fixed location of one write, and the directories that are exchanged there.
-
-    Parameters
-    ----------
-    write : TableWrite
-    """
+    """The fixed location of one write, and the directories that are exchanged there."""
 
     def __init__(self, write: TableWrite) -> None:
         self._write = write

@@ -27,12 +27,7 @@ _log = logger("twophase")
 
 
 class NewColumns:
-    """The new columns and wider types of one write.
-
-    Parameters
-    ----------
-    write : TableWrite
-    """
+    """The new columns and wider types of one write."""
 
     def __init__(self, write: TableWrite) -> None:
         self._write = write

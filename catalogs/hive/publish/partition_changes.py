@@ -18,14 +18,7 @@ from twophase.model import Purpose
 
 
 class PartitionChanges:
-    """Planner of the changes that one write makes to the partitions of its table.
-
-    Parameters
-    ----------
-    write : TableWrite
-    staging : Staging
-    target : Target
-    """
+    """Planner of the changes that one write makes to the partitions of its table."""
 
     def __init__(self, write: TableWrite, staging: Staging, target: Target) -> None:
         self._write = write

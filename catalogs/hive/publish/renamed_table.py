@@ -14,12 +14,7 @@ from twophase.model import ObjectPath
 
 
 class RenamedTable:
-    """The table that gets its name by a write: it has its former one, or a hidden one if it has made way for another.
-
-    Parameters
-    ----------
-    write : TableWrite
-    """
+    """The table that gets its name by a write: it has its former one, or a hidden one if it made way for another."""
 
     def __init__(self, write: TableWrite) -> None:
         self._write = write

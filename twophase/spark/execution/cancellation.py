@@ -123,10 +123,6 @@ class Terminator:
     """SIGTERM handler: cancel the running statements, wait for their rollback, then call the previous handler.
 
     If that returns, the process continues, and the next SIGTERM is handled alike.
-
-    Parameters
-    ----------
-    tracker : JobTracker
     """
 
     def __init__(self, tracker: JobTracker) -> None:

@@ -25,12 +25,7 @@ _CATALOG = "spark_catalog"
 
 
 class TableCaches:
-    """The relations and cached queries of one session.
-
-    Parameters
-    ----------
-    jvm : Jvm
-    """
+    """The relations and cached queries of one session."""
 
     def __init__(self, jvm: Jvm) -> None:
         self._jvm = jvm

@@ -20,10 +20,6 @@ class SessionFileWriter:
     Hadoop's committer renames each file twice: when its task has ended, and when all have. On an object store each
     rename is a copy and some requests more. Here, each attempt of a task writes files with names of its own, and Spark
     reports which attempts count.
-
-    Parameters
-    ----------
-    jvm : Jvm
     """
 
     def __init__(self, jvm: Jvm) -> None:

@@ -22,12 +22,7 @@ _MISSING = ("java.io.FileNotFoundException", "java.nio.file.NoSuchFileException"
 
 
 class SessionHadoopFiles:
-    """Implements :class:`twophase.catalogs.files.hadoop.HadoopFiles` with the configuration of a session.
-
-    Parameters
-    ----------
-    jvm : Jvm
-    """
+    """Implements :class:`twophase.catalogs.files.hadoop.HadoopFiles` with the configuration of a session."""
 
     def __init__(self, jvm: Jvm) -> None:
         self._jvm = jvm

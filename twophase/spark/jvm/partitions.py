@@ -32,12 +32,7 @@ _NEVER = ("Cc", "Zs", "Zl", "Zp")
 
 
 class PartitionTexts:
-    """Reads and creates the partition objects of Spark's catalog.
-
-    Parameters
-    ----------
-    jvm : Jvm
-    """
+    """Reads and creates the partition objects of Spark's catalog."""
 
     def __init__(self, jvm: Jvm) -> None:
         self._jvm = jvm

@@ -117,12 +117,7 @@ class Decision:
 
 
 class Decider:
-    """Routing decisions for one session.
-
-    Parameters
-    ----------
-    resolver : Resolver
-    """
+    """Routing decisions for one session."""
 
     def __init__(self, resolver: Resolver) -> None:
         self._resolver = resolver

@@ -84,12 +84,7 @@ class Resolver(Protocol):
 
 
 class Ownership:
-    """Ownership rules of one attached session.
-
-    Parameters
-    ----------
-    targets : Resolver
-    """
+    """Ownership rules of one attached session."""
 
     def __init__(self, targets: Resolver) -> None:
         self._targets = targets

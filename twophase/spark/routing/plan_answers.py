@@ -40,12 +40,7 @@ _ALL = OverwriteScope()
 
 
 class Answers(JavaCallable):
-    """The Python side of the rules of one session: a ``java.util.function.BiFunction``.
-
-    Parameters
-    ----------
-    router : Router
-    """
+    """The Python side of the rules of one session: a ``java.util.function.BiFunction``."""
 
     class Java:
         implements = ["java.util.function.BiFunction"]

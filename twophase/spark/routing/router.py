@@ -59,12 +59,7 @@ _GROUPS = frozenset(("FROM", "WITH", "EXECUTE", "EXPLAIN"))
 
 
 class Router:
-    """Routes the statements of one attached session.
-
-    Parameters
-    ----------
-    session : AttachedSession
-    """
+    """Routes the statements of one attached session."""
 
     def __init__(self, session: AttachedSession) -> None:
         self.session = session

@@ -131,12 +131,7 @@ def session_catalog(session: AttachedSession, extension: str | None = None) -> C
 
 
 class Targets:
-    """Resolves names for one attached session.
-
-    Parameters
-    ----------
-    session : AttachedSession
-    """
+    """Resolves names for one attached session."""
 
     def __init__(self, session: AttachedSession) -> None:
         self._session = session
@@ -393,12 +388,7 @@ class Targets:
 
 
 class Streams:
-    """Tables read by streaming queries of one session, and not yet moved by twophase.
-
-    Parameters
-    ----------
-    session : AttachedSession
-    """
+    """Tables read by streaming queries of one session, and not yet moved by twophase."""
 
     def __init__(self, session: AttachedSession) -> None:
         self._session = session
