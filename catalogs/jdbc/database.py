@@ -554,6 +554,10 @@ class Database(ABC):
         """Whether comparisons in the database use the same value of a column as is read."""
         return self.select_expression(column) == self.quote(column.name)
 
+    def compared(self, column: Column) -> str:
+        """The SQL of the value of a column that is compared, where the database :meth:`compares` it."""
+        return self.quote(column.name)
+
     def compares_texts(self, column: Column) -> bool:
         """Whether a column read as text equals, in the database, at least the texts that it is read as."""
         return True

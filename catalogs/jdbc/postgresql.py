@@ -425,6 +425,10 @@ class PostgreSQL(Database):
         kind = column.arrow
         return super().compares(column) or _is.is_date(kind) or _is.is_timestamp(kind) or _is.is_decimal(kind)
 
+    def compared(self, column: Column) -> str:
+        # Of a NUMERIC with any number of digits some are not read.
+        return self.select_expression(column) if column.type == "numeric" else super().compared(column)
+
     def to_arrow(self, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         if _is.is_date(kind):
             return pa.array(values, pa.int32()).cast(kind)

@@ -29,6 +29,11 @@ from twophase.model import ObjectPath
 
 _is = pa.types
 _OPERATORS = ("=", "<", "<=", ">", ">=", "in")
+#: As these PostgreSQL's infinite dates and timestamps are read; the database does not consider them equal.
+_ENDS = {
+    *(datetime.date.min, datetime.date.max, datetime.datetime.min, datetime.datetime.max),
+    *(end.replace(tzinfo=datetime.UTC) for end in (datetime.datetime.min, datetime.datetime.max)),
+}
 
 
 class Guard(ABC):
@@ -176,7 +181,7 @@ class JdbcReader(BatchReader):
         if condition.operator in ("is_null", "is_not_null"):
             return True
         database = self._store.database
-        if condition.operator not in _OPERATORS or not database.compares(column):
+        if condition.operator not in _OPERATORS or not database.compares(column) or _ENDS & set(condition.values):
             return False
         return self._comparable(column, equality=condition.operator in ("=", "in"))
 
@@ -225,7 +230,7 @@ class JdbcReader(BatchReader):
         if condition.parts:
             joined = f" {condition.operator.upper()} ".join(self._condition(part, values) for part in condition.parts)
             return f"({joined})"
-        name = _literal(self._store.database.quote(condition.column))
+        name = _literal(self._store.database.compared(self._columns[condition.column]))
         if condition.operator in ("is_null", "is_not_null"):
             return f"{name} {condition.operator.replace('_', ' ').upper()}"
         places = [self._parameter(value, values) for value in condition.values]

@@ -667,6 +667,16 @@ def test_values_that_python_has_none_for_are_read_as_by_sparks_own_reader(shop: 
     assert list(found) == expected
     assert set(empty) == {None}
     assert shop.sql("SELECT c4 FROM @odd WHERE c3 = TIMESTAMP'0001-01-01' OR c7 > TIMESTAMP_NTZ'2020-01-01'").count()
+    for condition in (
+        *(
+            "c2 = TIMESTAMP_NTZ'9999-12-31 23:59:59.999999'",
+            "c3 = TIMESTAMP'0001-01-01'",
+            "c3 >= TIMESTAMP'0001-01-01'",
+        ),
+        *("c5 = DATE'9999-12-31'", "c5 <= DATE'9999-12-31'", "c5 IN (DATE'9999-12-31')", "c5 > DATE'2020-01-01'"),
+        *("c10 = 0", "c10 <= 0", "c10 IN (0, 1)"),
+    ):
+        assert shop.sql(f"SELECT c0 FROM @odd WHERE {condition}").count() == 1, condition
     shop.spark.conf.unset("spark.sql.session.timeZone")
     shop.sql("DROP TABLE @odd")
     shop.place.execute("DROP TYPE odd_mood")
