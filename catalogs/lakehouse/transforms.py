@@ -28,8 +28,6 @@ from twophase.model import quote
 
 #: Iceberg's words for the transforms of moments; in SQL they end with an s.
 TIMES = frozenset(("year", "month", "day", "hour"))
-#: The lowest number of a type.
-_LOWEST: dict[Any, int] = {IntegerType: -(2**31), LongType: -(2**63)}
 _DAY = 86_400_000_000  # microseconds
 _HOUR = 3_600_000_000
 
@@ -55,7 +53,7 @@ def applied(transform: Transform[Any, Any], kind: Any) -> Callable[[Any], Any]:
 
     That of a number raises a CatalogError where the type has no such partition.
     """
-    if isinstance(transform, TruncateTransform) and type(kind) in _LOWEST:
+    if isinstance(transform, TruncateTransform) and isinstance(kind, (IntegerType, LongType, DecimalType)):
         return _truncating(transform, kind)
     if not isinstance(transform, (YearTransform, MonthTransform)):
         return transform.transform(kind)
@@ -71,9 +69,9 @@ def applied(transform: Transform[Any, Any], kind: Any) -> Callable[[Any], Any]:
 
 
 def _truncating(transform: TruncateTransform[Any], kind: Any) -> Callable[[Any], Any]:
-    truncated, lowest = transform.transform(kind), _LOWEST[type(kind)]
+    truncated, lowest = transform.transform(kind), _lowest(kind)
 
-    def truncate(value: int | None) -> int | None:
+    def truncate(value: Any) -> Any:
         found = truncated(value)
         if found is not None and found < lowest:
             # Iceberg's own library takes the highest number for it, by which conditions would leave out the row.
@@ -85,6 +83,12 @@ def _truncating(transform: TruncateTransform[Any], kind: Any) -> Callable[[Any],
         return found
 
     return truncate
+
+
+def _lowest(kind: Any) -> int | Decimal:
+    if isinstance(kind, DecimalType):
+        return Decimal((1, (9,) * kind.precision, -kind.scale))
+    return -(2**31) if isinstance(kind, IntegerType) else -(2**63)
 
 
 def _year_and_month(days: int) -> tuple[int, int]:
