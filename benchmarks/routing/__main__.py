@@ -28,7 +28,7 @@ from benchmarks.routing.counting import counted
 from benchmarks.scale.measure import Row, paired
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrameWriter, SparkSession
 
 #: A megabyte in one literal.
 _LONG = f"length('{'x' * 1_000_000}')"
@@ -51,6 +51,14 @@ STATEMENTS: Mapping[str, tuple[str, str]] = {
         "CREATE TABLE {side}.f{n} USING parquet OPTIONS (maxRecordsPerFile 1) AS SELECT id FROM range(200)",
     ),
 }
+#: Those of a ``DataFrameWriter``: key -> what it is called, and what writes a row.
+WRITERS: Mapping[str, tuple[str, Callable[[DataFrameWriter, str], None]]] = {
+    "into": ("insertInto, one row", lambda writer, side: writer.insertInto(f"{side}.t")),
+    "append": ("saveAsTable, append", lambda writer, side: writer.mode("append").saveAsTable(f"{side}.t")),
+    "replace": ("saveAsTable, overwrite", lambda writer, side: writer.mode("overwrite").saveAsTable(f"{side}.r")),
+}
+#: Key -> what it is called.
+KINDS = {key: title for key, (title, _) in (*STATEMENTS.items(), *WRITERS.items())}
 _TEN = 10
 
 
@@ -72,6 +80,9 @@ class Measured:
 
 def runs(key: str, spark: SparkSession, side: str) -> Callable[[int], object]:
     """What runs one statement, by the number of its round."""
+    if key in WRITERS:
+        write, rows = WRITERS[key][1], spark.sql("SELECT 1 AS a")
+        return lambda _: write(rows.write, side)
     text = STATEMENTS[key][1]
     if key != "block":
         return lambda number: spark.sql(text.format(side=side, n=number + 2)).collect()
@@ -102,7 +113,7 @@ def measured(
         used.sql(f"CREATE TABLE {side}.p (a INT, k INT) USING parquet PARTITIONED BY (k)")
     for key in wanted:
         one = {side: runs(key, used, side) for side, used in sides.items()}
-        row = paired(STATEMENTS[key][0], "", one["ours"], one["stock"], rounds, warm=2)
+        row = paired(KINDS[key], "", one["ours"], one["stock"], rounds, warm=2)
         counts = {side: counted(used, partial(one[side], rounds)).told() for side, used in sides.items()}
         console.print(f"{row.what}: ratio {row.ratio:.2f}")
         yield Measured(row, counts)
@@ -136,14 +147,14 @@ def parts(found: Sequence[Measured], other: str) -> Table:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, and print the tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.routing", description=__doc__)
-    parser.add_argument("--only", default=",".join(STATEMENTS), metavar="KIND,KIND", help=", ".join(STATEMENTS))
+    parser.add_argument("--only", default=",".join(KINDS), metavar="KIND,KIND", help=", ".join(KINDS))
     parser.add_argument("--rounds", type=int, default=20, help="pairs for each row")
     parser.add_argument("--fsync", action="store_true", help="beside fsync=false instead of stock Spark")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
     options = parser.parse_args(arguments)
     wanted = options.only.split(",")
-    if unknown := set(wanted) - set(STATEMENTS):
-        parser.error(f"no such kind: {', '.join(sorted(unknown))}; known: {', '.join(STATEMENTS)}")
+    if unknown := set(wanted) - set(KINDS):
+        parser.error(f"no such kind: {', '.join(sorted(unknown))}; known: {', '.join(KINDS)}")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     console = Console(width=170)
     with tempfile.TemporaryDirectory(prefix="twophase-routing-") as directory, session(Path(directory)) as spark:

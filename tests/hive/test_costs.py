@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import twophase
 from benchmarks.routing.counting import Counts, counted
@@ -80,6 +80,35 @@ def test_a_write_of_one_row_in_a_block_makes_few_calls(spark: SparkSession, stat
         spent: Counts = counted(spark, lambda: spark.sql(statement))
     told = totals(spent)
     assert all(one <= most for one, most in zip(told, IN_A_BLOCK[statement], strict=True)), told
+
+
+#: By method of a ``DataFrameWriter``, the most calls from Python to the JVM, the writer's own among them.
+BY_DATA_FRAME: dict[str, tuple[Callable[[DataFrame, str], None], int]] = {
+    "saveAsTable, a new table": (lambda df, name: df.write.saveAsTable(f"new_{name}"), 80),
+    "saveAsTable, overwrite": (lambda df, name: df.write.mode("overwrite").saveAsTable("replaced"), 106),
+    "saveAsTable, append": (lambda df, name: df.write.mode("append").saveAsTable("appended"), 45),
+    "insertInto": (lambda df, name: df.write.insertInto("inserted"), 35),
+}
+
+
+@pytest.mark.promise(
+    "cost", "saveAsTable and insertInto make few calls of the JVM, as many for one column as for forty"
+)
+@pytest.mark.parametrize("method", BY_DATA_FRAME)
+def test_a_data_frame_writer_makes_few_calls_as_many_for_one_column_as_for_forty(
+    spark: SparkSession, method: str
+) -> None:
+    write, most = BY_DATA_FRAME[method]
+    made = []
+    for width in (1, 40):
+        rows = spark.range(1).selectExpr(*(f"id AS c{number}" for number in range(width)))
+        for table in ("replaced", "appended", "inserted"):
+            spark.sql(f"DROP TABLE IF EXISTS {table}")
+            rows.write.saveAsTable(table)
+        for number in range(2):
+            write(rows, f"{width}_{number}")
+        made.append(counted(spark, partial(write, rows, str(width))).calls["send_command"])
+    assert made[1] <= made[0] <= most, made
 
 
 @pytest.mark.promise(

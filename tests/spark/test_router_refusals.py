@@ -246,14 +246,10 @@ def test_a_fault_of_the_metastore_is_the_users_error_and_no_way_past_us(
     router = router_of(spark)
     assert router is not None
 
-    class Away:
-        def getTableMetadata(self, _: Any) -> Any:  # noqa: N802
-            raise AnalysisException("the metastore is away")
+    def away(*_: str) -> None:
+        raise AnalysisException("the metastore is away")
 
-        def __getattr__(self, name: str) -> Any:
-            return getattr(spark._jsparkSession.sessionState().catalog(), name)
-
-    monkeypatch.setattr(router.targets.names, "_catalog", Away())
+    monkeypatch.setattr(router.targets.names, "table", away)
     for write in (
         lambda: spark.range(1).write.mode("append").saveAsTable("t"),
         lambda: spark.range(1).writeTo("t").append(),

@@ -36,9 +36,8 @@ _SPEAKS_SQL = ("hive.metastore.try.direct.sql", "hive.metastore.try.direct.sql.d
 _WAITS = (0.1, 0.5)
 #: How often a change that fits any state of a table is tried, in case others publish it meanwhile.
 _ATTEMPTS = 5
-#: Parameters of a table: Hive's for a table whose files stay when it is dropped (in addition to the kind), and for its
-#: last change; Spark's for a table whose partitions are managed by the metastore.
-_IS_EXTERNAL, _CHANGED_AT, _TRACKED = "EXTERNAL", "transient_lastDdlTime", "spark.sql.partitionProvider"
+#: Parameters of a table: Hive's for its last change; Spark's for a table whose partitions are managed by the metastore.
+_CHANGED_AT, _TRACKED = "transient_lastDdlTime", "spark.sql.partitionProvider"
 #: Spark's parameter for the format of a data source table.
 _PROVIDER = "spark.sql.sources.provider"
 #: Prefix of Spark's parameters for the schema of a data source table.
@@ -146,14 +145,14 @@ class HiveTables:
             table, now = _still_as_expected(store, database, name, expected), expected if is_stamp(expected) else None
             before = str(table.getTableType()).removesuffix("_TABLE")
             if before == MANAGED:
-                _become(table, EXTERNAL)
+                self._stored.become(table, EXTERNAL, _PATH)
                 former = now
                 if former is not None:  # A conditional call must change the stamp.
                     now = fenced(former)
                     table.putToParameters(STAMP, now)
                 self._alter(store, database, name, table, expected=former)
             if kind or before == MANAGED:
-                _become(table, kind or before)
+                self._stored.become(table, kind or before, _PATH)
             if stamp is not None:
                 self._stored.note(table, json.dumps({STAMP: stamp or None}), None)
             table.setTableName(new_name)
@@ -163,7 +162,7 @@ class HiveTables:
 
     def make_managed(self, database: str, name: str) -> None:
         """Make a table managed, so that a drop deletes its files."""
-        self._change(database, name, lambda table: _become(table, MANAGED))
+        self._change(database, name, lambda table: self._stored.become(table, MANAGED, _PATH))
 
     def point(
         self,
@@ -407,7 +406,11 @@ class HiveTables:
         """
 
         def call(store: Any) -> None:
-            table = _redefined(store, wanted, template, expected)
+            table = _still_as_expected(store, wanted.database, wanted.name, expected)
+            self._stored.define(table, store.getTable(wanted.database, template))
+            if not wanted.tracked:
+                table.getParameters().remove(_TRACKED)
+            self._stored.become(table, wanted.kind, _PATH)
             if not at_once:
                 storage = table.getSd()
                 columns = storage.getCols()
@@ -581,19 +584,6 @@ def _refused(error: Py4JJavaError) -> bool:
     return bool(error.java_exception.getClass().getSimpleName() == "InvalidOperationException")
 
 
-def _become(table: Any, kind: str) -> None:
-    """Set the kind, and Hive's location to Spark's copy of it: a drop of a managed table then finds the files."""
-    table.setTableType(f"{kind}_TABLE")
-    if kind == EXTERNAL:
-        table.putToParameters(_IS_EXTERNAL, "TRUE")
-        return
-    table.getParameters().remove(_IS_EXTERNAL)
-    storage = table.getSd()
-    path = storage.getSerdeInfo().getParameters().get(_PATH)
-    if path is not None:
-        storage.setLocation(path)
-
-
 def _still_as_expected(store: Any, database: str, name: str, expected: str | None) -> Any:
     """A table as the metastore has it.
 
@@ -607,21 +597,6 @@ def _still_as_expected(store: Any, database: str, name: str, expected: str | Non
         unstamped = no_stamp(1000 * int(table.getCreateTime())) if expected else ""
         if table.getParameters().get(STAMP) is not None or unstamped != expected:
             raise StampChangedError(f"{database}.{name}")
-    return table
-
-
-def _redefined(store: Any, wanted: HiveTable, template: str, expected: str | None) -> Any:
-    """The existing table, with everything that a template defines."""
-    table = _still_as_expected(store, wanted.database, wanted.name, expected)
-    new = store.getTable(wanted.database, template)
-    table.setSd(new.getSd())
-    table.setParameters(new.getParameters())
-    table.setPartitionKeys(new.getPartitionKeys())
-    table.setCreateTime(new.getCreateTime())
-    table.setOwner(new.getOwner())
-    if not wanted.tracked:
-        table.getParameters().remove(_TRACKED)
-    _become(table, wanted.kind)
     return table
 
 

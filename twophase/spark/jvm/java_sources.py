@@ -28,7 +28,8 @@ _BELOW = {
     "RouteNewColumns": "RouteNames",
     "RouteNames": "WriteRule",
     "WriteRule": "SessionRule",
-    "SessionRule": "StagedTables",
+    "SessionRule": "SessionNames",
+    "SessionNames": "StagedTables",
     "StagedTables": "InsertTarget",
     "InsertTarget": "SnapshotFiles",
     "Scans": "SnapshotFiles",
@@ -41,6 +42,7 @@ _BELOW = {
     "FormerNames": "Nodes",
     "Passed": "Nodes",
     "TaskFiles": "Nodes",
+    "WriterSettings": "Nodes",
 }
 
 _lock = threading.RLock()

@@ -6,14 +6,14 @@ execution. A version that lacks a name fails with a :class:`twophase.errors.Conf
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from twophase.spark.jvm import values
 from twophase.spark.jvm.formats import short_name
 from twophase.spark.jvm.gateway import Jvm, private_name
+from twophase.spark.jvm.java_sources import java_object
 
 _SEPARATOR = "\0"
 
@@ -130,16 +130,16 @@ class TableFacts:
     provider : str or None
         The short name; ``hive`` for a SerDe table; None for a view.
     partition_columns : tuple of str
-    options : callable
-        The table's own options, which only an overwrite needs. May contain secrets: never log.
-    properties : callable
+    options : mapping
+        The table's own options. May contain secrets: never log.
+    properties : mapping
         Its properties. May contain secrets, too.
     """
 
     provider: str | None
     partition_columns: tuple[str, ...]
-    options: Callable[[], Mapping[str, str]] = field(default=dict, compare=False, repr=False)
-    properties: Callable[[], Mapping[str, str]] = field(default=dict, compare=False, repr=False)
+    options: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    properties: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
 
 class NameReader:
@@ -148,69 +148,39 @@ class NameReader:
     def __init__(self, jvm: Jvm) -> None:
         self._jvm = jvm
         self.spark = spark = jvm.spark
-        with private_name("SessionState.catalogManager", spark):
-            state = spark._jsparkSession.sessionState()
-            self._manager, self._catalog = state.catalogManager(), state.catalog()
-            self._table_identifier = spark._jvm.org.apache.spark.sql.catalyst.TableIdentifier
-            self._some = spark._jvm.scala.Option.apply
+        with private_name("SparkSession.sessionState", spark):
+            self._state = spark._jsparkSession.sessionState()
+
+    @property
+    def _reader(self) -> Any:
+        return self._jvm.once(("SessionNames",), lambda: java_object(self._jvm, "SessionNames"))
 
     def current_catalog(self) -> str:
         """Name of the current catalog; empty if Spark cannot load it, which Spark itself will report."""
-        with private_name("CatalogManager.currentCatalog", self.spark):
-            try:
-                return str(self._manager.currentCatalog().name())
-            except _refusals() as error:
-                if not any(words in str(error) for words in ("CANNOT_LOAD_CATALOG", "catalog plugin class")):
-                    raise
-                return ""
+        return str(self._reader.currentCatalog(self._state))
 
-    def current_namespace(self) -> tuple[str, ...]:
-        """The current namespace of the current catalog."""
-        with private_name("CatalogManager.currentNamespace", self.spark):
-            return tuple(str(part) for part in self._manager.currentNamespace())
-
-    def current_database(self) -> str:
-        """The current database of the session catalog."""
-        with private_name("SessionCatalog.getCurrentDatabase", self.spark):
-            return str(self._catalog.getCurrentDatabase())
-
-    def is_catalog(self, name: str) -> bool:
-        with private_name("CatalogManager.isCatalogRegistered", self.spark):
-            return bool(self._manager.isCatalogRegistered(name))
-
-    def is_temporary_view(self, name: str) -> bool:
-        with private_name("SessionCatalog.getTempView", self.spark):
-            return bool(self._catalog.getTempView(name).isDefined())
-
-    def extension(self) -> None:
-        """Not known: it is a setting of the session."""
+    def context(self, parts: Sequence[str]) -> dict[str, Any]:
+        """The context in which Spark resolves a name: the facts of :class:`~twophase.spark.routing.targets.Names`."""
+        return json.loads(str(self._reader.context(self._state, parts[0], len(parts))))
 
     def table(self, database: str, name: str) -> TableFacts | None:
         """Look a table up in the metastore, once; None if it does not exist."""
-        with private_name("SessionCatalog.getTableMetadata", self.spark):
-            try:
-                table = self._catalog.getTableMetadata(self._table_identifier(name, self._some(database)))
-            except _refusals() as error:
-                # Any other error is a failure: the table's kind remains unknown, and nothing may be assumed.
-                if _condition(error) not in _NOT_FOUND:
-                    raise
-                return None
-            if str(table.tableType().name()) == "VIEW":
-                return TableFacts(None, ())
-            columns = table.partitionColumnNames()
-            provider = self.short_name(option_text(table.provider()) or "hive")
-            names = () if columns.isEmpty() else _strings(columns)
-            read = functools.partial(values.entries, self._jvm)
-            return TableFacts(
-                provider, names, lambda: read(table.storage().properties()), lambda: read(table.properties())
-            )
+        found = self._reader.table(self._state, database, name)
+        if found is None:
+            return None
+        facts = json.loads(str(found))
+        if facts["type"] == "VIEW":
+            return TableFacts(None, ())
+        provider = self.short_name(facts["provider"] or "hive")
+        return TableFacts(provider, tuple(facts["partition_columns"]), facts["options"], facts["properties"])
 
     def partition_exists(self, database: str, name: str, values: Mapping[str, str | None]) -> bool:
         """Return whether a partition, given by a value for each column, exists."""
         with private_name("SessionCatalog.listPartitionNames", self.spark):
             wanted = self.spark._jvm.PythonUtils.toScalaMap(dict(values))
-            identifier = self._table_identifier(name, self._some(database))
-            return not self._catalog.listPartitionNames(identifier, self._some(wanted)).isEmpty()
+            some = self.spark._jvm.scala.Option.apply
+            identifier = self.spark._jvm.org.apache.spark.sql.catalyst.TableIdentifier(name, some(database))
+            return not self._state.catalog().listPartitionNames(identifier, some(wanted)).isEmpty()
 
     def short_name(self, provider: str) -> str:
         """The short name of a provider that may be given as a class name."""
@@ -226,17 +196,6 @@ def _refusals() -> tuple[type[Exception], ...]:
     from pyspark.errors import PySparkException
 
     return PySparkException, Py4JJavaError
-
-
-#: Conditions of Spark's errors for tables that do not exist.
-_NOT_FOUND = frozenset({"TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND", "DATABASE_NOT_FOUND"})
-
-
-def _condition(error: Exception) -> str | None:
-    """The condition of a Spark error; None if it has none."""
-    from pyspark.errors import PySparkException
-
-    return error.getCondition() if isinstance(error, PySparkException) else None
 
 
 def _strings(sequence: Any) -> tuple[str, ...]:

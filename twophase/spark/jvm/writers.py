@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from twophase.model import quote
-from twophase.spark.jvm.gateway import private_name
+from twophase.spark.jvm.gateway import Jvm, private_name
+from twophase.spark.jvm.java_sources import java_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,31 +46,32 @@ class WriterFacts:
         return next((value for key, value in self.options.items() if key.lower() == "path"), None)
 
 
-def writer_facts(spark: Any, writer: Any) -> WriterFacts:
-    """Read a Java ``DataFrameWriter``."""
-    with private_name("DataFrameWriter.source", spark):
-        count = writer.numBuckets()
-        return WriterFacts(
-            str(writer.source()),
-            str(writer.curmode().name()),
-            _names(writer.partitioningColumns()),
-            (int(count.get()), _names(writer.bucketColumnNames()) or (), _names(writer.sortColumnNames()) or ())
-            if count.isDefined()
-            else None,
-            _names(writer.clusteringColumns()),
-            _options(spark, writer),
-        )
+def writer_facts(jvm: Jvm, writer: Any) -> WriterFacts:
+    """Read a Java ``DataFrameWriter``, in one call (``java/WriterSettings.java``)."""
+    reader = jvm.once(("WriterSettings",), lambda: java_object(jvm, "WriterSettings"))
+    with private_name("DataFrameWriter.source", jvm.spark):
+        facts = json.loads(str(reader.read(writer)))
+    buckets = facts["buckets"]
+    return WriterFacts(
+        facts["source"],
+        facts["mode"],
+        _names(facts["partition_columns"]),
+        (buckets, _names(facts["bucket_columns"]) or (), _names(facts["sort_columns"]) or ()) if buckets else None,
+        _names(facts["clustering_columns"]),
+        facts["options"],
+    )
 
 
 @contextmanager
-def quoted_partitions(spark: Any, writer: Any) -> Iterator[None]:
+def quoted_partitions(spark: Any, writer: Any, columns: Sequence[str] | None) -> Iterator[None]:
     """Quote the partition columns of a Java ``DataFrameWriter`` temporarily: for a v2 catalog Spark parses them."""
+    if not columns:
+        yield
+        return
     with private_name("DataFrameWriter.partitioningColumns", spark):
         before = writer.partitioningColumns()
-        names = _names(before)
         set_names = getattr(writer, "partitioningColumns_$eq")
-        if names:
-            set_names(spark._jvm.scala.Option.apply(spark._jvm.PythonUtils.toSeq([quote(name) for name in names])))
+        set_names(spark._jvm.scala.Option.apply(spark._jvm.PythonUtils.toSeq([quote(name) for name in columns])))
     try:
         yield
     finally:
@@ -83,14 +86,5 @@ def qualified(spark: Any, path: str) -> str:
         return str(hadoop.makeQualified(files.getUri(), files.getWorkingDirectory()).toUri().toString())
 
 
-def _names(option: Any) -> tuple[str, ...] | None:
-    return _strings(option.get()) if option.isDefined() else None
-
-
-def _strings(sequence: Any) -> tuple[str, ...]:
-    return () if sequence.isEmpty() else tuple(str(sequence.mkString("\0")).split("\0"))
-
-
-def _options(spark: Any, writer: Any) -> dict[str, str]:
-    entries = spark._jvm.scala.jdk.javaapi.CollectionConverters.asJava(writer.extraOptions().originalMap())
-    return {str(entry.getKey()): str(entry.getValue()) for entry in entries.entrySet()}
+def _names(columns: list[str] | None) -> tuple[str, ...] | None:
+    return None if columns is None else tuple(columns)

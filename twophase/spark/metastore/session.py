@@ -8,6 +8,7 @@ definition) go to the Hive metastore below it.
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -450,7 +451,7 @@ def _bucketing(spec: Mapping[str, Any]) -> BucketSpec:
     return BucketSpec(spec["numBuckets"], tuple(spec["bucketColumnNames"]), tuple(spec["sortColumnNames"]))
 
 
-def _types(raw: Any) -> list[str]:
-    fields = raw.schema().fields()
-    width = len(fields) - int(raw.partitionColumnNames().length())
-    return [str(fields[index].dataType().json()) for index in range(width)]
+def _types(raw: Any) -> list[Any]:
+    """Types of the columns of a ``CatalogTable``, but of those that it is partitioned by."""
+    fields = json.loads(str(raw.schema().json()))["fields"]
+    return [field["type"] for field in fields[: len(fields) - int(raw.partitionColumnNames().length())]]

@@ -23,7 +23,7 @@ from twophase.spark.routing.decide import Decider, Unsupported, WriteNode
 from twophase.spark.routing.ownership import Owner, RoutingDecision
 from twophase.spark.routing.router import Router
 from twophase.spark.routing.spark_ddl import rows_change
-from twophase.spark.routing.targets import PlanNames, Target
+from twophase.spark.routing.targets import Names, Target
 from twophase.spark.running import running
 from twophase.spark.session_reads import resolved_version
 from twophase.spark.write_hints import stated_as
@@ -82,7 +82,7 @@ class Answers(JavaCallable):
 
     def _create(self, facts: Facts) -> str | None:
         node = WriteNode.of(facts)
-        routed, decision = self._decider.create(node, PlanNames(facts))
+        routed, decision = self._decider.create(node, Names(facts))
         statement = f"CREATE TABLE{' AS SELECT' if node.node.endswith('AsSelect') else ''}"
         using = f" (USING {node.provider})" if node.provider else ""
         self._refuse_outside(routed, f"{statement} of a table that twophase does not write{using},", node.parts)
@@ -93,7 +93,7 @@ class Answers(JavaCallable):
 
     def _write(self, facts: Facts) -> str | None:
         node = WriteNode.of(facts)
-        routed, decision = self._decider.write(node, PlanNames(facts))
+        routed, decision = self._decider.write(node, Names(facts))
         self._refuse_outside(routed, "INSERT into a table that twophase does not write,", node.parts)
         if decision is None:
             return self._dropped(routed.target)
@@ -108,7 +108,7 @@ class Answers(JavaCallable):
 
     def _truncate(self, facts: Facts) -> str | None:
         """Return the INSERT that empties a table; outside of a transaction, only a session table by its full name."""
-        parts, names = tuple(facts["parts"]), PlanNames(facts)
+        parts, names = tuple(facts["parts"]), Names(facts)
         routed = self._decider.truncate(parts, names)
         if routed.owner is Owner.SPARK:
             self._router.refuse_change(TRUNCATE, parts, routed.target)
@@ -134,7 +134,7 @@ class Answers(JavaCallable):
 
     def _drop(self, facts: Facts) -> str | None:
         """Return the name in our catalog of a table that the surrounding transaction drops."""
-        parts, names = tuple(facts["parts"]), PlanNames(facts)
+        parts, names = tuple(facts["parts"]), Names(facts)
         target = self._targets.resolve(parts, views=True, names=names)
         if target is None or not self._targets.drops(target):
             self._router.refuse_change(DROP, parts, target)
@@ -146,7 +146,7 @@ class Answers(JavaCallable):
         parts, node = tuple(facts["parts"]), facts["node"]
         if node == "CreateNamespace":
             self._router.refuse_hidden_database(parts, creates=True)
-        target = self._targets.resolve((*parts, "anything"), names=PlanNames(facts))
+        target = self._targets.resolve((*parts, "anything"), names=Names(facts))
         if target is not None and target.path.namespace and is_staged_by(target.catalog, target.path.database):
             parts = (target.catalog_name, *target.path.namespace)
             return json.dumps({"parts": parts}) if target.via_session_catalog else None
@@ -157,7 +157,7 @@ class Answers(JavaCallable):
 
     def _alter(self, facts: Facts) -> str | None:
         """Return the name in our catalog of a table that the surrounding transaction makes, drops, or can alter."""
-        parts, names = tuple(facts["parts"]), PlanNames(facts)
+        parts, names = tuple(facts["parts"]), Names(facts)
         target = self._targets.resolve(parts, views=True, names=names)
         if target is not None and self._is_altered_in_block(target):
             return json.dumps({"parts": _full(target)}) if target.via_session_catalog else None
@@ -174,7 +174,7 @@ class Answers(JavaCallable):
 
     def _evolve(self, facts: Facts) -> str | None:
         """Return the name in our catalog of a session table whose columns it alters."""
-        target = self._targets.resolve(tuple(facts["parts"]), views=True, names=PlanNames(facts))
+        target = self._targets.resolve(tuple(facts["parts"]), views=True, names=Names(facts))
         if target is None or not target.via_session_catalog or not isinstance(target.catalog, SupportsEvolution):
             return None
         evolves = target.catalog.evolves(target.path, only_if_evolved=facts["is_plain"])
@@ -243,7 +243,7 @@ class Answers(JavaCallable):
         parts, view = tuple(facts["parts"]), tuple(facts["view"])
         if view:
             parts = (*view, *parts) if len(parts) == 1 else (view[0], *parts) if len(parts) == 2 else parts
-        return self._targets.resolve(parts, views=not view, names=PlanNames(facts))
+        return self._targets.resolve(parts, views=not view, names=Names(facts))
 
     def _travel(self, facts: Facts) -> str | None:
         """Resolve a table that is read as of a version to its full name: Spark itself has no earlier states."""
@@ -302,7 +302,7 @@ class Answers(JavaCallable):
 
     def _command(self, facts: Facts) -> None:
         node, parts = facts["node"], tuple(facts["parts"] or ())
-        names = PlanNames(facts)
+        names = Names(facts)
         if node in ("SetCatalogAndNamespace", "CreateNamespace"):
             self._router.refuse_hidden_database(parts, creates=node == "CreateNamespace")
         change = change_of(node, temporary=facts["temporary"])

@@ -31,7 +31,7 @@ Save = Callable[[str], None]
 
 def save_as_table(router: Router, writer: Any, save: Save, name: str) -> None:
     """Run ``saveAsTable`` of a writer that has been given everything but the name."""
-    facts = writer_facts(router.spark, writer._jwrite)
+    facts = writer_facts(router.session.jvm, writer._jwrite)
     routed = _routed(router, facts, name)
     target = routed.ours
     if routed.target is not None and routed.owner is Owner.NOT_FOUND:
@@ -50,7 +50,7 @@ def save_as_table(router: Router, writer: Any, save: Save, name: str) -> None:
     else:
         if routed.facts is not None and facts.mode == "Append" and router.targets.redefined(target) is not None:
             _require_fit(router, target, facts, writer._df.columns)
-        with quoted_partitions(router.spark, writer._jwrite):
+        with quoted_partitions(router.spark, writer._jwrite, facts.partition_columns):
             _run(router, target, facts, lambda: save(target.name), lambda: save(name))
 
 
@@ -58,7 +58,7 @@ def _is_by_name(router: Router, target: Target, facts: WriterFacts, table: Table
     """Whether an existing session table is written under its full name in the twophase catalog."""
     if router.targets.redefined(target) is not None or _brings(facts):
         return True
-    return facts.mode == "Append" and merges_always(table.properties())
+    return facts.mode == "Append" and merges_always(table.properties)
 
 
 def _brings(facts: WriterFacts) -> bool:
@@ -74,7 +74,7 @@ def insert_into(router: Router, writer: Any, insert: Save, name: str) -> None:
     is_named = target is not None and not target.via_session_catalog
     with _in_a_known_format(router, writer, target, source) if target and is_named else nullcontext():
         context = router.spark.sparkContext
-        brings = merges_schema(writer_facts(router.spark, writer._jwrite).options)
+        brings = merges_schema(writer_facts(router.session.jvm, writer._jwrite).options)
         with carrying_hints(context, {}, brings_columns=True) if brings else nullcontext():
             router.write(lambda: insert(name))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from pyspark.sql import functions
 
@@ -34,56 +34,45 @@ _LEGACY_HIVE_DEFAULT = "spark.sql.legacy.createHiveTableByDefault"
 _OVERWRITE_MODE = "spark.sql.sources.partitionOverwriteMode"
 
 
-class Names(Protocol):
-    """The context in which Spark resolves a name: of the session, or given by a rule on the plan."""
-
-    def current_catalog(self) -> str:
-        """Name of the current catalog; empty if Spark cannot load it."""
-
-    def current_namespace(self) -> tuple[str, ...]:
-        """The current namespace of the current catalog."""
-
-    def current_database(self) -> str:
-        """The current database of the session catalog."""
-
-    def is_catalog(self, name: str) -> bool:
-        """Return whether a catalog has this name."""
-
-    def is_temporary_view(self, name: str) -> bool:
-        """Return whether a temporary view has this name."""
-
-    def extension(self) -> str | None:
-        """The session's setting of what serves its session catalog; None if it is to be looked up."""
-
-
 @dataclass(frozen=True, slots=True)
-class PlanNames:
-    """The context of one name as given by a rule, without a call to the session.
+class Names:
+    """The context in which Spark resolves one name, as ``SessionNames.java`` gives it to a rule, or to Python.
 
     Attributes
     ----------
     facts : mapping
-        The rule's question.
     """
 
     facts: Mapping[str, Any]
 
+    @property
     def current_catalog(self) -> str:
+        """Name of the current catalog; empty if Spark cannot load it."""
         return str(self.facts["current_catalog"])
 
+    @property
     def current_namespace(self) -> tuple[str, ...]:
+        """The current namespace of the current catalog."""
         return tuple(self.facts["current_namespace"])
 
+    @property
     def current_database(self) -> str:
+        """The current database of the session catalog."""
         return str(self.facts["current_database"])
 
-    def is_catalog(self, _: str) -> bool:
+    @property
+    def is_catalog(self) -> bool:
+        """Whether a catalog has the name's first part, which is not its only one."""
         return bool(self.facts["is_catalog"])
 
-    def is_temporary_view(self, _: str) -> bool:
+    @property
+    def is_temporary_view(self) -> bool:
+        """Whether the name is that of a temporary view, without a database."""
         return bool(self.facts["is_temporary_view"])
 
+    @property
     def extension(self) -> str:
+        """The session's setting of what serves its session catalog."""
         return str(self.facts["extension"])
 
 
@@ -157,20 +146,22 @@ class Targets:
         names : Names, optional
             The context of the name; that of the session when None.
         """
-        names = names or self.names
         if len(parts) > 1 and parts[0] in self._session.catalogs:
             return self._named(parts[0], parts[1:])
-        if not all(parts) or (views and _is_temporary_view(parts, names)):
+        if not all(parts):
+            return None
+        names = names or Names(self.names.context(parts))
+        if views and _is_temporary_view(parts, names):
             return None
         if len(parts) == 3 and parts[0].lower() == SESSION_CATALOG:
-            return self.in_session(ObjectPath.of(*parts[1:]), names.extension())
-        current = names.current_catalog()
+            return self.in_session(ObjectPath.of(*parts[1:]), names.extension)
+        current = names.current_catalog
         if current in self._session.catalogs:
             return self._in_current(current, parts, names)
         if current != SESSION_CATALOG or len(parts) > 2 or _is_elsewhere(parts, names):
             return None
-        path = ObjectPath.of(*(parts if len(parts) == 2 else (names.current_database(), *parts)))
-        return self.in_session(path, names.extension())
+        path = ObjectPath.of(*(parts if len(parts) == 2 else (names.current_database, *parts)))
+        return self.in_session(path, names.extension)
 
     def in_session(self, path: ObjectPath, extension: str | None = None) -> Target | None:
         """A table of the session catalog; None if twophase does not serve it.
@@ -191,8 +182,8 @@ class Targets:
     def _in_current(self, catalog: str, parts: tuple[str, ...], names: Names) -> Target | None:
         """A table after ``USE catalog``: Spark itself finds it by the name as written."""
         if len(parts) > 1:
-            return None if names.is_catalog(parts[0]) else self._named(catalog, parts)
-        namespace = names.current_namespace()
+            return None if names.is_catalog else self._named(catalog, parts)
+        namespace = names.current_namespace
         return self._named(catalog, (*namespace, *parts)) if namespace else None
 
     @property
@@ -209,7 +200,7 @@ class Targets:
         staged = self.staged_definition(target)
         if staged is not None:
             provider = (staged.provider or self.default_provider()).lower()
-            return TableFacts(provider, _sources(staged), lambda: staged.options, lambda: staged.properties)
+            return TableFacts(provider, _sources(staged), staged.options, staged.properties)
         if target.catalog_name == self._session.catalogs.session_name:
             return self.names.table(target.path.database, target.path.name)
         return self._loaded(target)
@@ -219,7 +210,7 @@ class Targets:
             definition = target.catalog.load_table(target.path)
         except (TableNotExistError, DatabaseNotExistError):
             return None
-        return TableFacts(definition.provider or "", _sources(definition), lambda: definition.options)
+        return TableFacts(definition.provider or "", _sources(definition), definition.options)
 
     def staged_definition(self, target: Target) -> TableDefinition | None:
         """The definition that the surrounding transaction staged for a table."""
@@ -412,12 +403,12 @@ class Streams:
 
 def _is_elsewhere(parts: tuple[str, ...], names: Names) -> bool:
     """Return whether the first of two parts is not a database of the session catalog."""
-    return len(parts) == 2 and (parts[0].lower() == GLOBAL_VIEWS or names.is_catalog(parts[0]))
+    return len(parts) == 2 and (parts[0].lower() == GLOBAL_VIEWS or names.is_catalog)
 
 
 def _is_temporary_view(parts: tuple[str, ...], names: Names) -> bool:
     if len(parts) == 1:
-        return names.is_temporary_view(parts[0])
+        return names.is_temporary_view
     return len(parts) == 2 and parts[0].lower() == GLOBAL_VIEWS
 
 
@@ -429,7 +420,7 @@ def _sources(definition: TableDefinition) -> tuple[str, ...]:
 
 def _overwrite_mode(facts: TableFacts, options: Mapping[str, str], configured: str) -> str:
     """The mode of an overwrite: ``static`` or ``dynamic``."""
-    for given in (options, facts.options()):
+    for given in (options, facts.options):
         for key, value in given.items():
             if key.lower() == "partitionoverwritemode":
                 return value.lower()

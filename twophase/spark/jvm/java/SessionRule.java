@@ -21,7 +21,6 @@ import scala.Option;
 /** A rule of the analyser of one session. Python decides; it is asked about a node by the node's facts, as JSON. */
 public abstract class SessionRule extends Rule {
     private static final String OFF = "twophase.routing.off";
-    private static final String EXTENSION = "spark.sql.catalog.spark_catalog";
     private static final Method SCRIPT = script();
     private static final ObjectMapper JSON = new ObjectMapper();
     /** This thread's last routed statement, in its original form: Spark may refuse it with its own error. */
@@ -82,31 +81,14 @@ public abstract class SessionRule extends Rule {
     /** Adds the context in which Spark resolves a name. */
     protected void place(Map facts, List parts) {
         facts.put("parts", parts);
-        if (parts == null || parts.isEmpty()) {
-            return;
+        if (parts != null && !parts.isEmpty()) {
+            SessionNames.place(state(), facts, (String) parts.get(0), parts.size());
         }
-        facts.put("current_catalog", currentCatalog());
-        facts.put("current_namespace", state().catalogManager().currentNamespace());
-        facts.put("current_database", state().catalog().getCurrentDatabase());
-        facts.put("extension", extension());
-        facts.put("is_catalog", Boolean.valueOf(
-            parts.size() > 1 && state().catalogManager().isCatalogRegistered((String) parts.get(0))));
-        facts.put("is_temporary_view", Boolean.valueOf(
-            parts.size() == 1 && state().catalog().getTempView((String) parts.get(0)).isDefined()));
     }
 
     /** What serves the session's own tables. */
     protected String extension() {
-        return state().conf().getConfString(EXTENSION, "builtin");
-    }
-
-    /** The current catalog; none if Spark cannot load it, which Spark itself will report. */
-    private String currentCatalog() {
-        try {
-            return state().catalogManager().currentCatalog().name();
-        } catch (RuntimeException error) {
-            return "";
-        }
+        return SessionNames.extension(state());
     }
 
     protected static Map facts(String question, String node) {

@@ -5,6 +5,7 @@ import com.fasterxml.jackson.databind.ObjectMapper;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
@@ -17,6 +18,8 @@ public final class StoredTables {
     private static final ObjectMapper JSON = new ObjectMapper();
     private static final String TYPES = "org.apache.hadoop.hive.serde2.typeinfo.TypeInfoUtils";
     private static final String WITH_OPTIONS = "alter_table_with_environmentContext";
+    private static final List DEFINED = Arrays.asList(new Object[] {
+        "setSd", "setParameters", "setPartitionKeys", "setCreateTime", "setOwner"});
     private static final Class[] NONE = new Class[0];
 
     /**
@@ -61,6 +64,33 @@ public final class StoredTables {
         Map settings = (Map) asked(asked(storage, "getSerdeInfo"), "getParameters");
         if (settings.get(copy) != null) {
             settings.put(copy, location);
+        }
+    }
+
+    /** Makes a table external; or managed, with Hive's location as Spark's copy of it: a drop then finds the files. */
+    public void become(Object table, String kind, String copy) throws Exception {
+        set(table, "setTableType", kind + "_TABLE");
+        Map noted = (Map) asked(table, "getParameters");
+        if (kind.equals("EXTERNAL")) {
+            noted.put("EXTERNAL", "TRUE");
+            return;
+        }
+        noted.remove("EXTERNAL");
+        Object storage = asked(table, "getSd");
+        Object path = ((Map) asked(asked(storage, "getSerdeInfo"), "getParameters")).get(copy);
+        if (path != null) {
+            set(storage, "setLocation", (String) path);
+        }
+    }
+
+    /** Gives a table everything that a template defines. */
+    public void define(Object table, Object template) throws Exception {
+        Method[] all = table.getClass().getMethods();
+        for (int index = 0; index < all.length; index++) {
+            String name = all[index].getName();
+            if (DEFINED.contains(name) && all[index].getParameterCount() == 1) {
+                all[index].invoke(table, new Object[] {asked(template, "get" + name.substring(3))});
+            }
         }
     }
 
