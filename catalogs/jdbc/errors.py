@@ -75,8 +75,9 @@ _HINTS: tuple[tuple[str, str], ...] = (
         "Make room on the database's disk, and run the statement again.",
     ),
     (
-        r"incorrect datetime value|\b1292\b",
-        "A TIMESTAMP of MariaDB and MySQL holds 1970 to 2038 only: set column_types to DATETIME(6) for this column.",
+        r"incorrect datetime value|out of range value|\b1292\b|\b1264\b",
+        "The column's type does not hold the value. A TIMESTAMP of MariaDB and MySQL holds 1970 to 2038 only: set "
+        "column_types to DATETIME(6) for this column.",
     ),
     (
         r"lock timeout|lock wait timeout|\b55P03\b|\b1205\b|database is locked|table is locked",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,9 @@ SECRET = "s3cr3t-of-the-shop"
 
 def url_of(place: Place, **changes: Any) -> str:
     return sa.engine.make_url(place.url).set(**changes).render_as_string(hide_password=False)
+
+
+MOMENTS = pa.schema([("at", pa.timestamp("us", tz="UTC"))])
 
 
 # -- names and values --------------------------------------------------------------------------------------------------
@@ -107,6 +111,18 @@ def test_values_that_try_to_be_sql_are_only_values(place: Place, catalog: JdbcCa
     run(catalog, path, rows=rows)
     run(catalog, path, Purpose.INSERT_INTO, rows)
     assert ordered(place.rows(path)) == ordered(rows * 2)
+
+
+@pytest.mark.parametrize("place", ["mariadb"], indirect=True)
+@pytest.mark.parametrize("year", [1969, 2039])
+def test_a_moment_that_a_timestamp_of_mariadb_does_not_hold_is_told_with_the_type_that_does(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath, year: int
+) -> None:
+    participant = offer(catalog, path, Purpose.CREATE_TABLE_AS, MOMENTS)
+    participant.begin()
+    with pytest.raises(CatalogError, match=r"column_types to DATETIME\(6\)"):
+        participant.write(table([(datetime(year, 1, 1, tzinfo=UTC),)], MOMENTS))
+    participant.abort()
 
 
 def test_a_name_over_the_limit_is_refused_and_never_cut(place: Place, catalog: JdbcCatalog, database: str) -> None:
