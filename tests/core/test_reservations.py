@@ -165,11 +165,11 @@ def test_of_many_who_reserve_at_once_one_writes_or_all_append(url: str, mode: Mo
     leases = [begin(timeline, f"app-{number}") for number, timeline in enumerate(timelines)]
     holders: list[str | None] = []
 
-    def reserve(timeline: Timeline, lease: Any) -> None:
+    def attempt(timeline: Timeline, lease: Any) -> None:
         holders.append(reserve(timeline, lease, "t", Reservation(mode)))
 
     pairs = zip(timelines, leases, strict=True)
-    assert at_once(*(lambda pair=pair: reserve(*pair) for pair in pairs)) == []
+    assert at_once(*(lambda pair=pair: attempt(*pair) for pair in pairs)) == []
     for timeline in timelines:
         timeline.close()
     assert holders.count(None) == (1 if mode is Mode.WRITE else 6)
