@@ -182,10 +182,13 @@ def test_a_session_whose_default_catalog_cannot_be_loaded_can_be_detached(spark:
     extra.append(other)
     handle = twophase.attach(other)
     asked = SparkSession.active()  # whose settings Spark looks at, whatever the session
-    asked.conf.set("spark.sql.catalog.gone", "no.such.Catalog")
-    asked.conf.set("spark.sql.defaultCatalog", "gone")
+    for one in (asked, other):
+        one.conf.set("spark.sql.catalog.gone", "no.such.Catalog")
+        one.conf.set("spark.sql.defaultCatalog", "gone")
     try:
         assert NameReader(Jvm(other)).current_catalog() == ""
+        other.sql("CREATE TABLE spark_catalog.default.reachable USING parquet AS SELECT 1 AS a")  # as stock Spark can
+        other.sql("DROP TABLE spark_catalog.default.reachable")
         handle.detach()
     finally:
         asked.conf.unset("spark.sql.defaultCatalog")

@@ -46,8 +46,9 @@ public final class SessionNames {
 
     /** Adds the context in which Spark resolves a name. */
     public static void place(SessionState state, Map facts, String first, int parts) {
-        facts.put("current_catalog", currentCatalog(state));
-        facts.put("current_namespace", state.catalogManager().currentNamespace());
+        String current = currentCatalog(state);
+        facts.put("current_catalog", current);
+        facts.put("current_namespace", current.isEmpty() ? new String[0] : state.catalogManager().currentNamespace());
         facts.put("current_database", state.catalog().getCurrentDatabase());
         facts.put("extension", extension(state));
         facts.put("is_catalog", Boolean.valueOf(
