@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -135,3 +138,39 @@ def test_metadata_tells_files_of_an_older_partitioning_whose_column_is_gone(shop
     assert len(shop.read("SELECT * FROM @t.partitions")) == 2
     bounds = shop.read("SELECT partition_spec_id, partition_summaries.lower_bound FROM @t.manifests")
     assert bounds == [(0, ("x", "5")), (1, ("6",))]
+
+
+@contextmanager
+def truncated(location: str, size: int) -> Iterator[str]:
+    """A file without its end; afterwards it is as before."""
+    file = Path(location.removeprefix("file://"))
+    whole = file.read_bytes()
+    file.write_bytes(whole[:size])
+    yield file.name
+    file.write_bytes(whole)
+
+
+#: The second is a condition that Spark does not hand to tables.
+READS = ("SELECT sum(id) FROM @t", "DELETE FROM @t WHERE id = 2", "DELETE FROM @t WHERE abs(id) = 2")
+
+
+@pytest.mark.promise("iceberg-sql", "a data file that has lost its bytes is an error, also for `DELETE`", detail=True)
+def test_rows_of_an_emptied_data_file_are_not_left_out(shop: Shop) -> None:
+    """Spark's own readers skip a file without bytes; a DELETE would then remove it with all its rows."""
+    shop.sql("CREATE TABLE @t AS SELECT id FROM range(0, 6, 1, 1)")
+    (file,) = shop.data_files("t")
+    shop.sql("INSERT INTO @t VALUES (7)")
+    with truncated(file, 0) as name:
+        for statement in READS:
+            with pytest.raises(CatalogError, match=rf"statements\.t cannot be read: its file .*{name} is empty"):
+                shop.read(statement)
+    assert shop.rows("t") == [(n,) for n in (*range(6), 7)]
+
+
+def test_a_damaged_manifest_is_named_with_its_table(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t AS SELECT id FROM range(3)")
+    (manifest,) = shop.read("SELECT path FROM @t.manifests")
+    for statement in READS:
+        with truncated(manifest[0], 100) as name, pytest.raises(CatalogError, match=rf"{name}.*Table: statements\.t"):
+            shop.read(statement)
+    assert shop.rows("t") == [(0,), (1,), (2,)]

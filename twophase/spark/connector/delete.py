@@ -28,6 +28,7 @@ from twophase.spark.jvm.gateway import CATALOG
 from twophase.spark.jvm.parquet import table_frame
 from twophase.spark.staged import staged_table
 from twophase.spark.statement import StatementContext, open_statement, run_statement
+from twophase.transactions.driver import concerning
 
 # ruff: noqa: N802
 
@@ -55,13 +56,13 @@ class DeletableTable(_Truncatable, WriteTable):
     spark_capabilities: tuple[str, ...] = (*WriteTable.spark_capabilities, "BATCH_READ")
 
     def newScanBuilder(self, _: Any) -> Any:
-        with thrown_to_spark(self._jvm):
+        with thrown_to_spark(self._jvm), concerning(self._path):
             refuse_staged(self._session, self._catalog, self._path, "deleted")
             source = self._catalog.read_source(self._path)
             if source.files is None:
                 _plan(self._catalog, self._path, ())  # It raises the reason.
                 raise CatalogError(f"Rows of {self._path} cannot be deleted.", path=self._path)
-            return ParquetScanBuilder(self._jvm, self._schema_json, source.files)
+            return ParquetScanBuilder(self._jvm, self._path, self._schema_json, source.files)
 
     def _replacing(self, rows: TableDefinition, conditions: Sequence[Any]) -> Insert:
         refuse_staged(self._session, self._catalog, self._path, "overwritten by a condition")
@@ -103,7 +104,8 @@ class TruncatableParquetTable(_Truncatable, ParquetTable):
 
 def _plan(catalog: Catalog, path: ObjectPath, predicates: Sequence[Any]) -> Deletion:
     deleting = required(catalog, SupportsDelete, "cannot delete rows", path)
-    return deleting.plan_delete(path, [filter_of(predicate) for predicate in predicates])
+    with concerning(path):
+        return deleting.plan_delete(path, [filter_of(predicate) for predicate in predicates])
 
 
 def delete(session: AttachedSession, catalog: Catalog, path: ObjectPath, predicates: Sequence[Any]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from twophase.catalog import Catalog
-from twophase.catalog.reading import FileReader, Filter
+from twophase.catalog.reading import FileReader, Filter, ParquetScan
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath, TableDefinition
 from twophase.spark.attached import AttachedSession
@@ -19,6 +19,8 @@ from twophase.spark.execution.parquet import anonymous, pruned, top_level, with_
 from twophase.spark.jvm import tables
 from twophase.spark.jvm.gateway import Jvm
 from twophase.spark.jvm.parquet import parquet_scan
+from twophase.spark.jvm.scans import empty_file
+from twophase.transactions.driver import concerning
 
 # ruff: noqa: N802
 
@@ -42,14 +44,15 @@ class ParquetTable(ReadTable):
         return (*super()._identity(), self._files.version)
 
     def _scan_builder(self) -> Proxy:
-        return ParquetScanBuilder(self._jvm, self._schema_json, self._files)
+        return ParquetScanBuilder(self._jvm, self._path, self._schema_json, self._files)
 
 
 class ParquetScanBuilder(ScanBuilder):
     """Builds a read by a :class:`twophase.catalog.reading.FileReader`; the scan is Spark's own."""
 
-    def __init__(self, jvm: Jvm, schema_json: str, files: FileReader) -> None:
+    def __init__(self, jvm: Jvm, path: ObjectPath, schema_json: str, files: FileReader) -> None:
         super().__init__(jvm, files)
+        self._path = path
         self._wanted = schema_json
         self._files = files
 
@@ -58,7 +61,7 @@ class ParquetScanBuilder(ScanBuilder):
             self._wanted = str(struct.json())
 
     def build(self) -> Any:
-        with thrown_to_spark(self._jvm):
+        with thrown_to_spark(self._jvm), concerning(self._path):
             scan = self._files.plan(self._conditions)
             whole = with_ids(scan.schema)
             prunes_structs = tells_empty_structs(self._jvm.spark)
@@ -73,9 +76,19 @@ class ParquetScanBuilder(ScanBuilder):
             by_name = [p for p, condition in self._pushed if set(_columns(condition)) <= scan.by_name]
             if scan.reuses_names:
                 hidden, hidden_wanted = anonymous(whole, wanted)
-                found = parquet_scan(self._jvm, scan.locations, hidden, hidden_wanted, by_name)
-                return RenamedScan(self._jvm, found, wanted)
-            return parquet_scan(self._jvm, scan.locations, whole, wanted, by_name)
+                return RenamedScan(self._jvm, self._scan(scan, hidden, hidden_wanted, by_name), wanted)
+            return self._scan(scan, whole, wanted, by_name)
+
+    def _scan(self, scan: ParquetScan, schema: str, wanted: str, predicates: list[Any]) -> Any:
+        found = parquet_scan(self._jvm, scan.locations, schema, wanted, predicates)
+        # Spark would leave out such a file without a word.
+        if (empty := empty_file(self._jvm, found)) is not None:
+            raise CatalogError(
+                f"{self._path} cannot be read: its file {empty} is empty, so that its rows are lost.",
+                path=self._path,
+                hint="Restore the file, or read the table as of an earlier snapshot.",
+            )
+        return found
 
 
 class RenamedScan(Proxy):

@@ -60,6 +60,7 @@ _SESSION: Mapping[str, tuple[str, ...]] = {
     _SQL + "execution.datasources.v2.parquet.ParquetScanBuilder": (
         *("pruneColumns", "pushedDataFilters_$eq", "build"),
     ),
+    _SQL + "execution.datasources.v2.FileScan": ("fileIndex",),
     _SQL + "execution.datasources.v2.DataSourceV2Relation": (
         *("create", "catalog", "identifier", "table", "productElement", "productArity", "makeCopy"),
     ),
@@ -72,7 +73,7 @@ _SESSION: Mapping[str, tuple[str, ...]] = {
     _SQL + "execution.datasources.FileStatusCache": ("getLeafFiles", "putLeafFiles", "invalidateAll"),
     _SQL + "execution.datasources.CatalogFileIndex": ("filterPartitions", "rootPaths", "sizeInBytes", "table"),
     _SQL + "execution.datasources.PartitioningAwareFileIndex": (
-        *("partitionSpec", "leafFiles", "leafDirToChildrenFiles", "listFiles"),
+        *("partitionSpec", "leafFiles", "leafDirToChildrenFiles", "listFiles", "allFiles"),
     ),
     _SQL + "SparkSession": (),
     _SQL + "execution.datasources.PartitionPath": (),

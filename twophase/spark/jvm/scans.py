@@ -86,6 +86,13 @@ def scanned_tables(jvm: Jvm, df: Any) -> list[Any]:
         return [] if found is None else [found.get(place) for place in range(found.size())]
 
 
+def empty_file(jvm: Jvm, scan: Any) -> str | None:
+    """The location of a file without a single byte among those of a Java ``FileScan``; None if there is none."""
+    with private_name("PartitioningAwareFileIndex.allFiles", jvm.spark):
+        found = _scans(jvm).emptyFile(scan.fileIndex())
+    return None if found is None else str(found)
+
+
 def _scans(jvm: Jvm) -> Any:
     return jvm.once(("scans",), lambda: java_object(jvm, "Scans"))
 

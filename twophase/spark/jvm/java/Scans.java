@@ -8,11 +8,13 @@ import java.util.HashMap;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
+import org.apache.hadoop.fs.FileStatus;
 import org.apache.spark.sql.catalyst.catalog.CatalogTable;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.classic.Dataset;
 import org.apache.spark.sql.execution.datasources.FileIndex;
 import org.apache.spark.sql.execution.datasources.HadoopFsRelation;
+import org.apache.spark.sql.execution.datasources.PartitioningAwareFileIndex;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
 import scala.Option;
@@ -57,6 +59,17 @@ public final class Scans {
             }
         }
         return found.isEmpty() ? null : found;
+    }
+
+    /** The first file of an index that has no bytes; null if there is none. */
+    public String emptyFile(PartitioningAwareFileIndex index) {
+        for (Iterator all = listed(index.allFiles()).iterator(); all.hasNext();) {
+            FileStatus file = (FileStatus) all.next();
+            if (file.getLen() == 0) {
+                return file.getPath().toString();
+            }
+        }
+        return null;
     }
 
     private static List ofSession(Dataset frame) {
