@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -220,6 +222,22 @@ class Files:
         """
         store, path = self.find(location)
         store.write(path, json.dumps(document, indent=1).encode(), waits=waits)
+
+    def write_problem(self, location: str) -> str | None:
+        """Why a directory cannot be written, found out by writing a file that is removed again; None if it can.
+
+        None, too, for one that does not exist yet, and for one that is not on a local file system.
+        """
+        try:
+            if not self.is_local(location) or not self.exists(location):
+                return None
+            probe = join(location, f".twophase-doctor-{secrets.token_hex(8)}")
+            self.write_json(probe, {})
+            self.remove_file(probe)
+        except OSError as error:
+            why = os.strerror(error.errno) if error.errno else str(error)
+            return f"{location} cannot be written: {why}. Make room on the disk, or make it writable."
+        return None
 
     def remove_parts(self, location: str) -> None:
         """Remove what :meth:`write_json` has left directly in a directory of ours when its process was killed."""

@@ -52,7 +52,7 @@ from twophase.catalogs.hive.schema.staged_altering import plan_alter
 from twophase.catalogs.hive.snapshots import SnapshotRead, read_format, state_before, version_text
 from twophase.catalogs.hive.staged_renaming import is_renamed, pair_of, plan_leave, plan_rename
 from twophase.catalogs.hive.stamps import names_statement, unfenced
-from twophase.catalogs.hive.storage import described
+from twophase.catalogs.hive.storage import described, write_problems
 from twophase.catalogs.hive.store import HiveStore
 from twophase.catalogs.hive.tables import EXTERNAL, MANAGED, VIEW, HiveTable, Located
 from twophase.errors import (
@@ -551,7 +551,8 @@ class HiveCatalog(
             self.metastore.list_databases()
         except Exception as error:  # any error: doctor reports it
             return [f"The metastore of catalog {self.name} does not answer: {error}"]
-        return [*self._housekeeping.foreign_metastores(), *self._housekeeping.lost_tables()]
+        housekeeping = self._housekeeping
+        return [*write_problems(self.store), *housekeeping.foreign_metastores(), *housekeeping.lost_tables()]
 
     def storage(self) -> list[str]:
         return described(self.store)

@@ -8,13 +8,22 @@ from twophase.catalogs.hive.store import HiveStore
 
 def described(store: HiveStore) -> list[str]:
     """Each file system on which a database has its tables by default, in one line."""
-    locations = map(store.metastore.database_location, store.metastore.list_databases())
     found = {
         shown_file_system(location): (store.files.kind(location), requirements(location, store.environment))
-        for location in locations
-        if location
+        for location in _locations(store)
     }
     return [f"{name} is {kind}: {levels_on(kind)}{needed}" for name, (kind, needed) in sorted(found.items())]
+
+
+def write_problems(store: HiveStore) -> list[str]:
+    """Directories of databases in which no table can be written."""
+    found = map(store.files.write_problem, sorted(_locations(store)))
+    return [problem for problem in found if problem is not None]
+
+
+def _locations(store: HiveStore) -> set[str]:
+    found = map(store.metastore.database_location, store.metastore.list_databases())
+    return {location for location in found if location}
 
 
 def levels_on(kind: StorageKind) -> str:

@@ -199,9 +199,11 @@ def purge(lakehouse: Lakehouse, path: ObjectPath, loaded: Loaded) -> Callable[[]
 
 
 def problems(lakehouse: Lakehouse) -> list[str]:
-    """List problems for ``twophase doctor``: executors cannot write, no answer of the catalog, unreadable metadata."""
+    """List problems for ``twophase doctor``: who cannot write, no answer of the catalog, unreadable metadata."""
     needed = lakehouse.environment.executor_problems((__name__,))
     found = [f"Catalog {lakehouse.name}: {problem}" for problem in needed]
+    if (problem := lakehouse.files.write_problem(lakehouse.store.settings.warehouse)) is not None:
+        found.append(f"Catalog {lakehouse.name}: {problem}")
     try:
         paths = lakehouse.store.paths()
     except CatalogError as error:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from tests.crash.file_metastore import FileMetastore
+from tests.unwritable import unwritable
+from twophase.catalog import Environment
 from twophase.catalogs.files import shown_file_system
+from twophase.catalogs.hive import HiveCatalog
 
 
 @pytest.mark.promise("secrets", "the doctor names a file system without the user and the password in its URI")
@@ -22,3 +28,17 @@ from twophase.catalogs.files import shown_file_system
 )
 def test_a_file_system_is_named_without_a_password(location: str, shown: str) -> None:
     assert shown_file_system(location) == shown
+
+
+def test_a_warehouse_that_cannot_be_written_is_a_problem(tmp_path: Path) -> None:
+    environment = Environment()
+    environment.session_metastore = metastore = FileMetastore(tmp_path)
+    catalog = HiveCatalog("hive", {}, environment)
+    assert catalog.check() == []
+    directory = Path(str(metastore.database_location("default")).removeprefix("file:"))
+    directory.mkdir(parents=True)
+    with unwritable():
+        (told,) = catalog.check()
+    assert f"{directory} cannot be written: File too large. Make room on the disk" in told
+    assert catalog.check() == []
+    assert list(directory.iterdir()) == []

@@ -20,6 +20,7 @@ from pyiceberg.io.pyarrow import PyArrowFile
 
 from tests.lakehouse.places import NAME, Lake, ordered
 from tests.lakehouse.statements import ROWS, SCHEMA, table
+from tests.unwritable import unwritable
 from twophase.catalog import TableChange
 from twophase.catalogs.files import Files
 from twophase.catalogs.lakehouse import LakehouseCatalog, manifests, reachable
@@ -451,6 +452,16 @@ def test_the_doctor_reports_a_table_whose_metadata_is_gone(job: Job, lake: Lake,
     fresh.drop_table(path)
     assert not fresh.table_exists(path)
     fresh.close()
+
+
+def test_the_doctor_reports_a_warehouse_that_cannot_be_written(job: Job, lake: Lake, path: ObjectPath) -> None:
+    job.run(path)
+    before = lake.files()
+    with unwritable():
+        (told,) = job.catalog.check()
+    assert f"{lake.warehouse} cannot be written: File too large" in told
+    assert job.catalog.check() == []
+    assert lake.files() == before
 
 
 def test_an_expired_snapshot_does_not_take_rows_that_are_still_needed(job: Job, lake: Lake, path: ObjectPath) -> None:
