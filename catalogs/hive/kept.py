@@ -114,32 +114,30 @@ class KeptTables:
             stamp = {"savepoint": document["savepoint"], "path": path.to_document(), "catalog": self._store.name}
             self._files.write_json(join(directory, layout.SAVEPOINT_FILE), stamp)
             names = self._link_all(state, document)
-        found = data_files(self._files.list(directory))
+        files = data_files(self._files.list(directory))
         kept = {
             "definition": _to_create(table).to_document(),
             "partitions": sorted(list(key) for key in state.partitions or {}),
-            "content": replaced.content(found),
-            "times": _times(found),
+            "content": replaced.content(files),
+            "times": _times(files),
         }
         with step(MARK_KEPT):
             self._files.write_json(join(directory, layout.SAVEPOINT_FILE), {**stamp, **kept})
             if document["copies"]:
                 self._files.persist(directory)
             places = {parent(join(directory, name)) for name in names} | {directory}
-            self._files.persist_names(*(join(place, "_") for place in places), below=self._top(directory))
+            top = directory.partition(f"/{layout.ROOT}/")[0]
+            self._files.persist_names(*(join(place, "_") for place in places), below=top)
         return document
-
-    def _top(self, directory: str) -> str:
-        return directory.partition(f"/{layout.ROOT}/")[0]
 
     def _link_all(self, state: TableState, document: Document) -> list[str]:
         directory = str(document["directory"])
         named = list(_named(state))
-        found: dict[tuple[str, str], list[tuple[str, str]]] = {}
+        links: dict[tuple[str, str], list[tuple[str, str]]] = {}
         for place, name in named:
             target = join(directory, name)
-            found.setdefault((parent(place), parent(target)), []).append((base_name(place), base_name(target)))
-        for (source, target), names in found.items():
+            links.setdefault((parent(place), parent(target)), []).append((base_name(place), base_name(target)))
+        for (source, target), names in links.items():
             self._files.make_directory(target)
             self._link_names(source, target, names, document)
         return [name for _, name in named]

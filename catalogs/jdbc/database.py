@@ -68,8 +68,8 @@ class Column:
 
 def type_of(names: Iterable[tuple[Any, Any]], kind: pa.DataType) -> str | None:
     """The name of a type, by the first test of a list that it passes; None if it passes none."""
-    found = next((name for test, name in names if test(kind)), None)
-    return found(kind) if callable(found) else found
+    type_name = next((name for test, name in names if test(kind)), None)
+    return type_name(kind) if callable(type_name) else type_name
 
 
 class Database(ABC):
@@ -252,8 +252,8 @@ class Database(ABC):
         CatalogError
             The database contains something else.
         """
-        if found := [name for name in self.list_relations(connection, database) if not self.is_bookkeeping(name)]:
-            raise self.not_empty(database, found)
+        if contents := [name for name in self.list_relations(connection, database) if not self.is_bookkeeping(name)]:
+            raise self.not_empty(database, contents)
         for name in self.list_relations(connection, database):
             self.run(connection, f"DROP TABLE {self.name(ObjectPath.of(database, name))}")
         self.run(connection, f"DROP SCHEMA {self.quote(database)}")
@@ -293,10 +293,10 @@ class Database(ABC):
 
     def not_empty(self, database: str, names: Iterable[str]) -> CatalogError:
         """The error for a database that contains these."""
-        found = sorted(names)
-        more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+        contents = sorted(names)
+        more = f" and {len(contents) - 5} more" if len(contents) > 5 else ""
         return CatalogError(
-            f"Database {database} is not empty: it holds {', '.join(found[:5])}{more}.",
+            f"Database {database} is not empty: it holds {', '.join(contents[:5])}{more}.",
             path=database,
             hint="Drop that first, or say CASCADE: it goes with all that is in it, and what depends on it elsewhere.",
         )
@@ -326,8 +326,8 @@ class Database(ABC):
 
     def primary_key(self, connection: sa.Connection, table: ObjectPath) -> list[str]:
         """Names of the columns of the primary key; empty if there is none."""
-        found = sa.inspect(connection).get_pk_constraint(table.name, schema=self.schema(table.database))
-        return [str(name) for name in found.get("constrained_columns", ())]
+        key = sa.inspect(connection).get_pk_constraint(table.name, schema=self.schema(table.database))
+        return [str(name) for name in key.get("constrained_columns", ())]
 
     @abstractmethod
     def comment(self, connection: sa.Connection, table: ObjectPath) -> str | None:
@@ -359,12 +359,8 @@ class Database(ABC):
 
     def create_index(self, connection: sa.Connection, table: ObjectPath, column: str) -> None:
         """Create an index on a column of a table of twophase's."""
-        name = self.index_name(table, column)
-        self.run(connection, f"CREATE INDEX {name} ON {self.name(table)} ({self.quote(column)})")
-
-    def index_name(self, table: ObjectPath, column: str) -> str:
-        """The name of an index in ``CREATE INDEX``."""
-        return self.quote(f"{table.name}_{column}")
+        index = self.quote(f"{table.name}_{column}")
+        self.run(connection, f"CREATE INDEX {index} ON {self.name(table)} ({self.quote(column)})")
 
     def create_like(
         self,

@@ -17,12 +17,7 @@ _COLLATIONS = "__COLLATIONS"
 
 
 def spark_field(column: pa.Field) -> dict[str, Any]:
-    """Return a column as in the JSON of Spark's ``StructType``; empty if only Arrow describes it.
-
-    Parameters
-    ----------
-    column : pyarrow.Field
-    """
+    """Return a column as in the JSON of Spark's ``StructType``; empty if only Arrow describes it."""
     return json.loads((column.metadata or {}).get(SPARK_FIELD, b"{}"))
 
 

@@ -97,33 +97,21 @@ def plan_drop(
         "can_undo": not catalog.capabilities.compensate,
         "identity": catalog.database_identity(database),
     }
-    found = DropDatabase(catalog, _document(catalog, database, Purpose.DROP_DATABASE, context, **facts))
-    if left := found.contents():
+    participant = DropDatabase(catalog, _document(catalog, database, Purpose.DROP_DATABASE, context, **facts))
+    if left := participant.contents():
         raise not_empty(database, left)
-    return found
+    return participant
 
 
 def restored(catalog: Catalog, document: Mapping[str, Any]) -> DatabaseChange | None:
-    """Return the participant of a document; None if it is of a table.
-
-    Parameters
-    ----------
-    catalog : Catalog
-    document : mapping
-    """
+    """Return the participant of a document; None if it is of a table."""
     kinds = {Purpose.CREATE_DATABASE.value: CreateDatabase, Purpose.DROP_DATABASE.value: DropDatabase}
     kind = kinds.get(document["purpose"])
     return None if kind is None else kind(catalog, document)
 
 
 def not_empty(database: str, contents: Collection[str]) -> CatalogError:
-    """Return the error for a database that is not dropped without CASCADE.
-
-    Parameters
-    ----------
-    database : str
-    contents : collection of str
-    """
+    """Return the error for a database that is not dropped without CASCADE."""
     return CatalogError(
         f"Database {database} is not empty: it holds {_some(contents)}. Nothing was dropped.",
         path=database,
@@ -313,7 +301,7 @@ class DropDatabase(DatabaseChange):
     def finish(self) -> None:
         facts = self.facts()
         # Its mark is gone where another program has overwritten the properties since.
-        if facts is None or facts.get(DROPPING, self._unmarked()) != self.transaction_id:
+        if facts is None or facts.get(DROPPING, self.transaction_id if self.is_same() else None) != self.transaction_id:
             return
         if left := self.databases.contents_of(self.name):
             self.databases.alter_database(self.name, {DROPPING: self._left})
@@ -323,9 +311,6 @@ class DropDatabase(DatabaseChange):
             )  # fmt: skip
             return
         self.databases.remove_staged_database(self.name, self.transaction_id)
-
-    def _unmarked(self) -> str | None:
-        return self.transaction_id if self.is_same() else None
 
     def compensate(self) -> bool:
         if self.can_undo:

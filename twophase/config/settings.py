@@ -59,10 +59,10 @@ def whole(most: int | None = None) -> BeforeValidator:
 
 def _seconds(value: object) -> float:
     text = str(value)
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|m|min|h|d|w|)\s*", text.lower())
-    if not found:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|m|min|h|d|w|)\s*", text.lower())
+    if not match:
         raise ValueError(f"is {text!r}, which is no duration.", "Write a number and a unit: 30s, 15m, 12h, 1d.")
-    seconds = float(found[1]) * _UNITS[found[2]]
+    seconds = float(match[1]) * _UNITS[match[2]]
     if seconds > _LONGEST:
         raise ValueError(f"is {text[:40]!r}, which is more than a hundred years.")
     return seconds
@@ -200,11 +200,12 @@ class Settings(BaseModel):
                 there = "there" if owner else "There"
                 raise ConfigurationError(f"{owner}{there} is no option {cls.prefix}{name}.", hint=nearest(name, known))
         secrets = [name for name, field in _fields(cls) if "ways" in _extra(field)]
-        values = {name: value for name, value in options.items() if name not in _ways_of(secrets)}
-        given = {name: secret_of(options, name, owner or "The session: ") for name in secrets}
-        given = {name: value for name, value in given.items() if value is not None}
+        of_secrets = {name + way for name in secrets for way in _WAYS}
+        values = {name: value for name, value in options.items() if name not in of_secrets}
+        secret_values = {name: secret_of(options, name, owner or "The session: ") for name in secrets}
+        secret_values = {name: value for name, value in secret_values.items() if value is not None}
         try:
-            return cls.model_validate({**values, **given, "catalog": catalog})
+            return cls.model_validate({**values, **secret_values, "catalog": catalog})
         except ValidationError as error:
             # Pydantic's own message repeats the values.
             name, what, *hints = _mistake(error)
@@ -214,12 +215,12 @@ class Settings(BaseModel):
     @classmethod
     def options(cls) -> list[Option]:
         """All options, in the order of their declaration."""
-        return [found for name, field in _fields(cls) for found in _described(name, field)]
+        return [option for name, field in _fields(cls) for option in _described(name, field)]
 
     @classmethod
     def help(cls) -> dict[str, str]:
         """Return each option with one line of help."""
-        return {found.name: found.help for found in cls.options()}
+        return {option.name: option.help for option in cls.options()}
 
     def wrong(self, what: str, hint: str | None = None) -> ConfigurationError:
         """Create an error about a combination of options, or about an option that only the caller can validate."""
@@ -231,9 +232,9 @@ def _fields(model: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:
 
 
 def _extra(field: FieldInfo) -> Mapping[str, Any]:
-    found = field.json_schema_extra
-    assert isinstance(found, dict)
-    return found
+    extra = field.json_schema_extra
+    assert isinstance(extra, dict)
+    return extra
 
 
 def _mistake(error: ValidationError) -> tuple[str, ...]:
@@ -274,10 +275,6 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"Did you mean {close[0]}? {listed}" if close else listed
 
 
-def _ways_of(names: Iterable[str]) -> set[str]:
-    return {name + way for name in names for way in _WAYS}
-
-
 def secret_of(options: Mapping[str, str], name: str, owner: str) -> str | None:
     """Return a secret from options: directly, from a variable or from a file; None if it is not configured.
 
@@ -294,10 +291,10 @@ def secret_of(options: Mapping[str, str], name: str, owner: str) -> str | None:
     ConfigurationError
         It is specified twice, or the variable or file does not exist.
     """
-    given = {name + way: way for way in _WAYS if options.get(name + way)}
-    if len(given) > 1:
-        raise ConfigurationError(f"{owner}the {name} is given twice, by {' and '.join(given)}.")
-    for key, way in given.items():
+    ways = {name + way: way for way in _WAYS if options.get(name + way)}
+    if len(ways) > 1:
+        raise ConfigurationError(f"{owner}the {name} is given twice, by {' and '.join(ways)}.")
+    for key, way in ways.items():
         return _READERS[way](options[key], f"(option {key})", owner)
     return None
 

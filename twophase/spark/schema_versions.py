@@ -46,16 +46,12 @@ def altering(
     if all(change.kind in OF_THE_TABLE for change in changes):
         yield
         return
-    with changing(session.coordinator, _altering(catalog, path, changes)):
+    with changing(session.coordinator, alteration(catalog, path, changes)):
         yield
 
 
-def altering_by_spark(catalog: Catalog, path: ObjectPath) -> immediate.TableChange:
-    """The change of a session table whose columns Spark itself is about to alter: it renames none."""
-    return _altering(catalog, path, ())
-
-
-def _altering(catalog: Catalog, path: ObjectPath, changes: Sequence[TableChange]) -> immediate.TableChange:
+def alteration(catalog: Catalog, path: ObjectPath, changes: Sequence[TableChange] = ()) -> immediate.TableChange:
+    """The change of a table whose columns are about to be altered; without changes by Spark itself: it renames none."""
     if isinstance(catalog, SupportsSchemaHistory):
         return immediate.TableChange(catalog, path, Purpose.ALTER_TABLE)
     before = table_schema(catalog, path)
@@ -107,8 +103,8 @@ def versions_of(session: AttachedSession, catalog: Catalog, path: ObjectPath) ->
     """
     if isinstance(catalog, SupportsSchemaHistory):
         return catalog.schema_versions(path)
-    found = _recorded(session, catalog, path)
-    last = len(found) - 1
+    versions = _recorded(session, catalog, path)
+    last = len(versions) - 1
     return [
         SchemaVersion(
             one.schema.with_id(index),
@@ -117,7 +113,7 @@ def versions_of(session: AttachedSession, catalog: Catalog, path: ObjectPath) ->
             one.transaction_id,
             index == last,
         )
-        for index, one in enumerate(found)
+        for index, one in enumerate(versions)
     ]
 
 
@@ -127,22 +123,22 @@ def _recorded(session: AttachedSession, catalog: Catalog, path: ObjectPath) -> l
     if now is None:
         definition = catalog.load_table(path)
         now = TableSchema(assign_ids(definition.schema, partition_keys=map(quote, definition.partition_columns)))
-    found = session.coordinator.timeline.schema_versions(catalog.name, catalog.canonical(path))
-    if is_another_table(now, found):
-        found = []
-    schema = bound(now, found[-1].schema if found else None)
-    if not found or not is_same(now, schema, found[-1].schema):
-        found.append(RecordedSchema(schema))
-    if found[0].since is None and isinstance(catalog, SupportsFieldIds):
-        return [*_before(catalog, path, found), *found]
-    return found
+    versions = session.coordinator.timeline.schema_versions(catalog.name, catalog.canonical(path))
+    if is_another_table(now, versions):
+        versions = []
+    schema = bound(now, versions[-1].schema if versions else None)
+    if not versions or not is_same(now, schema, versions[-1].schema):
+        versions.append(RecordedSchema(schema))
+    if versions[0].since is None and isinstance(catalog, SupportsFieldIds):
+        return [*_before(catalog, path, versions), *versions]
+    return versions
 
 
-def _before(catalog: SupportsFieldIds, path: ObjectPath, found: list[RecordedSchema]) -> list[RecordedSchema]:
+def _before(catalog: SupportsFieldIds, path: ObjectPath, versions: list[RecordedSchema]) -> list[RecordedSchema]:
     """Versions before the first recorded one, from the files; that one gets its time if it is among them."""
-    until = next((one.since for one in found if one.since is not None), None)
+    until = next((one.since for one in versions if one.since is not None), None)
     result: list[RecordedSchema] = []
-    first = found[0]
+    first = versions[0]
     written = [one for one in catalog.written_schemas(path) if until is None or one[0] < until]
     for since, table in reversed(written):
         following = result[0] if result else first
@@ -152,5 +148,5 @@ def _before(catalog: SupportsFieldIds, path: ObjectPath, found: list[RecordedSch
         elif result:
             result[0] = RecordedSchema(following.schema, since)
         else:
-            found[0] = RecordedSchema(first.schema, since)
+            versions[0] = RecordedSchema(first.schema, since)
     return result

@@ -63,13 +63,8 @@ _PARAMETRIC: tuple[tuple[str, pa.DataType], ...] = (
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
 
 
-def _same(found: Json) -> Json:
-    return found
-
-
-def parse_type(json_text: str) -> Json:
-    """Parse a data type from its JSON (a quoted word for an atomic type)."""
-    return json.loads(json_text)
+def _same(data_type: Json) -> Json:
+    return data_type
 
 
 def struct_json(fields: list[Json]) -> str:

@@ -73,10 +73,6 @@ def create_savepoint(
     copies : bool
         Whether rows may be copied where a store cannot keep them otherwise.
 
-    Returns
-    -------
-    SavepointRecord
-
     Raises
     ------
     ConfigurationError
@@ -86,19 +82,19 @@ def create_savepoint(
     WriteConflictError
         Another transaction publishes to one of them for too long, or a writer outside twophase changed it meanwhile.
     """
-    wanted, single = list(databases), list(tables)
+    whole, single = list(databases), list(tables)
     _check(coordinator.timeline, name, keep_seconds)
-    if not wanted and not single:
+    if not whole and not single:
         raise ConfigurationError(f"Savepoint {name} would contain no table; nothing was changed.")
     transaction = coordinator.begin()
     try:
-        held = _hold(transaction, name, wanted, single)
+        held = _hold(transaction, name, whole, single)
         record = SavepointRecord(
             id=f"sp{secrets.token_hex(10)}",
             name=name,
             transaction_id=transaction.id,
             user=coordinator.user,
-            databases=tuple((catalog.name, database) for catalog, database in wanted),
+            databases=tuple((catalog.name, database) for catalog, database in whole),
             keep_seconds=keep_seconds,
         )
         planned = tuple(_plan(catalog, path, record, copies=copies) for catalog, path in held)
@@ -147,8 +143,8 @@ def _hold(
     """Keep writers out of all tables, also of those that were created in a database meanwhile."""
     held: dict[tuple[str, ObjectPath], tuple[SupportsSavepoints, ObjectPath]] = {}
     while True:
-        found = [*_tables_of(databases), *((_able(catalog, path), path) for catalog, path in tables)]
-        keys = {(catalog.name, catalog.canonical(path)): (catalog, path) for catalog, path in found}
+        every = [*_tables_of(databases), *((_able(catalog, path), path) for catalog, path in tables)]
+        keys = {(catalog.name, catalog.canonical(path)): (catalog, path) for catalog, path in every}
         if keys.keys() <= held.keys():
             break
         new = {key: keys[key] for key in keys.keys() - held.keys()}
@@ -160,11 +156,11 @@ def _hold(
 
 
 def _tables_of(databases: Iterable[Database]) -> list[tuple[SupportsSavepoints, ObjectPath]]:
-    found: list[tuple[SupportsSavepoints, ObjectPath]] = []
+    tables: list[tuple[SupportsSavepoints, ObjectPath]] = []
     for catalog, database in [(_able(catalog, database), database) for catalog, database in databases]:
         with concerning(database):
-            found += [(catalog, path) for path in catalog.tables_to_keep(database)]
-    return found
+            tables += [(catalog, path) for path in catalog.tables_to_keep(database)]
+    return tables
 
 
 def _able(catalog: Catalog, path: object) -> SupportsSavepoints:
@@ -333,8 +329,8 @@ def _chosen(
             raise _not_in(record, f"{catalog.name}.{path}")
         chosen[key] = kept[key]
     for catalog, database in databases:
-        wanted = catalog.canonical(ObjectPath.of(*database.split("."), "t")).namespace
-        of_it = {key: table for key, table in kept.items() if (key[0], key[1].namespace) == (catalog.name, wanted)}
+        namespace = catalog.canonical(ObjectPath.of(*database.split("."), "t")).namespace
+        of_it = {key: table for key, table in kept.items() if (key[0], key[1].namespace) == (catalog.name, namespace)}
         if not of_it and (catalog.name, database) not in record.databases:
             raise _not_in(record, f"database {catalog.name}.{database}")
         chosen |= of_it
@@ -358,8 +354,8 @@ def require_still_kept(timeline: Timeline, record: SavepointRecord) -> None:
     ------
     CatalogError
     """
-    found = timeline.savepoint(record.name)
-    if found is None or found.id != record.id or found.state is not SavepointState.READY:
+    current = timeline.savepoint(record.name)
+    if current is None or current.id != record.id or current.state is not SavepointState.READY:
         raise CatalogError(
             f"Savepoint {record.name} was dropped, or removed by clean, while it was restored: nothing was changed.",
             hint="SHOW SAVEPOINTS lists those that there are.",
@@ -378,10 +374,10 @@ def kept_table(timeline: Timeline, name: str, catalog: Catalog, path: ObjectPath
     if record is None:
         return None
     of_it = (table for table in record.tables if table.catalog == catalog.name)
-    found = next((table for table in of_it if catalog.canonical(table.path) == catalog.canonical(path)), None)
-    if found is not None:
+    table = next((table for table in of_it if catalog.canonical(table.path) == catalog.canonical(path)), None)
+    if table is not None:
         _usable(timeline, record)
-    return found
+    return table
 
 
 def source_of_version(timeline: Timeline, catalog: SupportsSavepoints, path: ObjectPath, version: str) -> ReadSource:
@@ -464,15 +460,15 @@ def remove_savepoint(timeline: Timeline, record: SavepointRecord, resolve: Resol
 def savepoints_over(timeline: Timeline) -> list[tuple[SavepointRecord, str]]:
     """Return the savepoints that ``clean`` removes, each with the reason."""
     now = timeline.now()
-    found = []
+    expired = []
     for record in timeline.savepoints():
         if record.state is SavepointState.DROPPING:
-            found.append((record, "it was dropped"))
+            expired.append((record, "it was dropped"))
         elif record.state is SavepointState.CREATING and _is_abandoned(timeline, record):
-            found.append((record, "its process died before it was complete"))
+            expired.append((record, "its process died before it was complete"))
         elif record.is_expired(now):
-            found.append((record, "its time is over"))
-    return found
+            expired.append((record, "its time is over"))
+    return expired
 
 
 def _is_abandoned(timeline: Timeline, record: SavepointRecord) -> bool:

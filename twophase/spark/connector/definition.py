@@ -83,8 +83,8 @@ def _options(facts: Mapping[str, str], *, of_serde: bool) -> dict[str, str]:
 
 
 def _user_properties(facts: Mapping[str, str], options: Mapping[str, str]) -> dict[str, str]:
-    given = {*RESERVED, *(OPTION + name for name in options)}
-    return {key.removeprefix(PLAIN): value for key, value in facts.items() if key not in given}
+    reserved = {*RESERVED, *(OPTION + name for name in options)}
+    return {key.removeprefix(PLAIN): value for key, value in facts.items() if key not in reserved}
 
 
 def _serde(jvm: Jvm, facts: Mapping[str, str]) -> dict[str, str]:
@@ -186,10 +186,10 @@ def static_partition(jvm: Jvm, predicates: Sequence[Any], definition: TableDefin
     zone = _time_zone(jvm, definition)
     result: dict[str, str | None] = {}
     for predicate in predicates:
-        found = _equality(jvm, predicate, zone)
-        if found is None or found[0].lower() not in known:
+        equality = _equality(jvm, predicate, zone)
+        if equality is None or equality[0].lower() not in known:
             return None
-        result[known[found[0].lower()]] = found[1]
+        result[known[equality[0].lower()]] = equality[1]
     return result
 
 
@@ -258,11 +258,11 @@ def changes_of(jvm: Jvm, changes: Sequence[Any]) -> list[TableChange]:
 
 def database_changes(changes: Sequence[Any]) -> dict[str, str | None]:
     """Properties to set, and None for properties to remove, from Spark's ``NamespaceChange``."""
-    found: dict[str, str | None] = {}
+    properties: dict[str, str | None] = {}
     for change in changes:
         sets = str(change.getClass().getSimpleName()) == "SetProperty"
-        found[str(change.property())] = str(change.value()) if sets else None
-    return found
+        properties[str(change.property())] = str(change.value()) if sets else None
+    return properties
 
 
 def _change(jvm: Jvm, change: Any) -> TableChange:
@@ -282,7 +282,7 @@ def _field(
     name: str, data_type: Any, nullable: bool, comment: str | None, default: Mapping[str, str] | None = None
 ) -> pa.Schema:
     metadata = {**({} if comment is None else {"comment": comment}), **(default or {})}
-    field = {"name": name, "type": types.parse_type(str(data_type.json())), "nullable": nullable, "metadata": metadata}
+    field = {"name": name, "type": json.loads(str(data_type.json())), "nullable": nullable, "metadata": metadata}
     return types.to_arrow(types.struct_json([field]))
 
 

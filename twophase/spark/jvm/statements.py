@@ -165,10 +165,10 @@ class NameReader:
 
     def table(self, database: str, name: str) -> TableFacts | None:
         """Look a table up in the metastore, once; None if it does not exist."""
-        found = self._reader.table(self._state, database, name)
-        if found is None:
+        table = self._reader.table(self._state, database, name)
+        if table is None:
             return None
-        facts = json.loads(str(found))
+        facts = json.loads(str(table))
         if facts["type"] == "VIEW":
             return TableFacts(None, ())
         provider = self.short_name(facts["provider"] or "hive")
@@ -177,10 +177,10 @@ class NameReader:
     def partition_exists(self, database: str, name: str, values: Mapping[str, str | None]) -> bool:
         """Return whether a partition, given by a value for each column, exists."""
         with private_name("SessionCatalog.listPartitionNames", self.spark):
-            wanted = self.spark._jvm.PythonUtils.toScalaMap(dict(values))
+            spec = self.spark._jvm.PythonUtils.toScalaMap(dict(values))
             some = self.spark._jvm.scala.Option.apply
             identifier = self.spark._jvm.org.apache.spark.sql.catalyst.TableIdentifier(name, some(database))
-            return not self._state.catalog().listPartitionNames(identifier, some(wanted)).isEmpty()
+            return not self._state.catalog().listPartitionNames(identifier, some(spec)).isEmpty()
 
     def short_name(self, provider: str) -> str:
         """The short name of a provider that may be given as a class name."""
@@ -201,9 +201,3 @@ def _refusals() -> tuple[type[Exception], ...]:
 def _strings(sequence: Any) -> tuple[str, ...]:
     """The items of a Scala ``Seq[String]``, in one call."""
     return tuple(str(sequence.mkString(_SEPARATOR)).split(_SEPARATOR))
-
-
-def option_text(option: Any) -> str | None:
-    """The text of an ``Option[String]``, in one call."""
-    said = str(option.toString())
-    return None if said == "None" else said.removeprefix("Some(").removesuffix(")")

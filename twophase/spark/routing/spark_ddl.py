@@ -66,7 +66,7 @@ class TableFollower:
 
         def changes(catalog: Catalog) -> list[TableChange]:
             is_table = catalog.table_version(path) is not None
-            return [schema_versions.altering_by_spark(catalog, path)] if is_table else []
+            return [schema_versions.alteration(catalog, path)] if is_table else []
 
         self._announce(call, f"alters {path}", changes)
 
@@ -146,8 +146,8 @@ class TableFollower:
         for session, catalog, since in asked:
             with _reporting(what):
                 number = since.result()
-                if found := changes(catalog):
-                    announced.append(Announced(session.coordinator, found, number))
+                if changed := changes(catalog):
+                    announced.append(Announced(session.coordinator, changed, number))
 
     # -- after a change ----------------------------------------------------------------------------------------------
 

@@ -36,12 +36,7 @@ _OVERWRITE_MODE = "spark.sql.sources.partitionOverwriteMode"
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The context in which Spark resolves one name, as ``SessionNames.java`` gives it to a rule, or to Python.
-
-    Attributes
-    ----------
-    facts : mapping
-    """
+    """The context in which Spark resolves one name, as ``SessionNames.java`` gives it to a rule, or to Python."""
 
     facts: Mapping[str, Any]
 
@@ -284,8 +279,8 @@ class Targets:
         CatalogError
             They are not the table's first partition columns, or there is no such partition.
         """
-        given = {column.lower(): value for column, value in values.items()}
-        named = [column for column in facts.partition_columns[: len(given)] if column.lower() in given]
+        by_column = {column.lower(): value for column, value in values.items()}
+        named = [column for column in facts.partition_columns[: len(by_column)] if column.lower() in by_column]
         if len(named) != len(values):
             columns = ", ".join(facts.partition_columns)
             raise CatalogError(
@@ -293,7 +288,7 @@ class Targets:
                 f"{f'partitioned by {columns}: it has to name the first of them' if columns else 'not partitioned'}.",
                 path=target.path,
             )
-        partition = {column: given[column.lower()] for column in named}
+        partition = {column: by_column[column.lower()] for column in named}
         is_whole = partition and len(partition) == len(facts.partition_columns)
         if is_whole and not self._has_partition(target, partition):
             raise CatalogError(f"{target.path} has no partition {partition}.", path=target.path)
@@ -396,9 +391,9 @@ class Streams:
         place = self._places.get(target.catalog.canonical(target.path)) if self._places else None
         if place is None:
             return False
-        said = [query.lastProgress for query in self._session.spark.streams.active]
-        sources = [None if progress is None else [s.description for s in progress.sources] for progress in said]
-        return any(found is None or any(f"[{place}]" in description for description in found) for found in sources)
+        reports = [query.lastProgress for query in self._session.spark.streams.active]
+        sources = [None if progress is None else [s.description for s in progress.sources] for progress in reports]
+        return any(texts is None or any(f"[{place}]" in text for text in texts) for texts in sources)
 
 
 def _is_elsewhere(parts: tuple[str, ...], names: Names) -> bool:
@@ -420,8 +415,8 @@ def _sources(definition: TableDefinition) -> tuple[str, ...]:
 
 def _overwrite_mode(facts: TableFacts, options: Mapping[str, str], configured: str) -> str:
     """The mode of an overwrite: ``static`` or ``dynamic``."""
-    for given in (options, facts.options):
-        for key, value in given.items():
+    for source in (options, facts.options):
+        for key, value in source.items():
             if key.lower() == "partitionoverwritemode":
                 return value.lower()
     return configured
