@@ -59,8 +59,20 @@ _IN_A_FRESH_PROCESS = {
     "test_a_publish_whose_connection_is_cut_is_carried_through",
     "test_a_publish_whose_process_is_killed_is_carried_through_by_a_fresh_one",
 }
+#: Tests of what a catalog refuses or takes before it asks its store.
+_BEFORE_THE_STORE = {
+    "test_a_bad_definition_is_refused_before_anything",
+    "test_a_partition_transform_is_declared_or_refused",
+}
 #: The purposes whose participants differ most: of a new table, and of one that is there.
 _FIRST = {Purpose.CREATE_TABLE_AS, Purpose.INSERT_OVERWRITE}
+#: Those whose participants are, once their target is looked up, those of another purpose; and the tests of that look.
+_AS_OTHERS = {Purpose.CREATE_TABLE_AS_IF_NOT_EXISTS, Purpose.CREATE_OR_REPLACE_TABLE_AS}
+_OF_THE_TARGET = {
+    "test_a_missing_target_is_created_or_refused",
+    "test_an_existing_target_is_written_or_refused",
+    "test_of_two_writers_one_wins_wholly",
+}
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -81,13 +93,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             guarded.add(item.function)
             item.add_marker(pytest.mark.spark40)
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        repeats = getattr(item.cls, "another_store", False)
-        if repeats and _repeats(item.originalname, parameters.get("purpose")):
+        of_another = getattr(item.cls, "another_store", False)
+        if _repeats(item, parameters.get("purpose"), of_another=of_another):
             item.add_marker(pytest.mark.exhaustive)
         if item.get_closest_marker("exhaustive"):
             continue
         asks = {*getattr(item, "fixturenames", ()), *(value for value in parameters.values() if isinstance(value, str))}
-        is_near = item.nodeid.startswith(_QUICK) and asks.isdisjoint({*_SERVERS, "spark"}) and not repeats
+        is_near = item.nodeid.startswith(_QUICK) and asks.isdisjoint({*_SERVERS, "spark"}) and not of_another
         # A catalog inherits the functions of the conformance suite.
         test = (item.cls, item.function)
         promises = _promises(item)
@@ -104,9 +116,13 @@ def _promises(item: pytest.Item) -> set[object]:
     return {marker.args for marker in item.iter_markers("promise") if not marker.kwargs.get("detail")}
 
 
-def _repeats(test: str, purpose: Purpose | None) -> bool:
-    """Whether a test of the conformance suite tries, on another store, what others of its cases try there."""
-    return test in _IN_A_FRESH_PROCESS if purpose is None else purpose not in _FIRST
+def _repeats(item: pytest.Function, purpose: Purpose | None, *, of_another: bool) -> bool:
+    """Whether a test of the conformance suite tries what others try, of its cases or on a catalog's first store."""
+    if of_another:
+        repeated = _IN_A_FRESH_PROCESS | _BEFORE_THE_STORE
+        return item.originalname in repeated if purpose is None else purpose not in _FIRST
+    is_long = hasattr(item.cls, "capabilities") and not item.nodeid.startswith(_QUICK)
+    return is_long and purpose in _AS_OTHERS and item.originalname not in _OF_THE_TARGET
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -13,8 +13,8 @@ from twophase.testing.chaos import ChaosError
 from twophase.transactions.transaction import Transaction
 
 
-def outsider(bench: Bench, catalog: str, name: str) -> None:
-    """An outsider makes a table of that name as soon as everything is prepared, and the decision is made."""
+def other_writer(bench: Bench, catalog: str, name: str) -> None:
+    """Another writer makes a table of that name as soon as everything is prepared, and the decision is made."""
     failpoints.arm("core.record_committing", lambda _: bench.catalogs[catalog].create_table(path(name), DEFINITION))
 
 
@@ -22,7 +22,7 @@ def test_a_later_refusal_undoes_what_was_published(bench: Bench) -> None:
     tx = bench.coordinator().begin()
     write(tx, bench.catalogs["one"], "t")
     write(tx, bench.catalogs["two"], "u")
-    outsider(bench, "two", "u")
+    other_writer(bench, "two", "u")
     with pytest.raises(WriteConflictError):
         tx.commit()
     assert bench.tables() == ["two.u"]
@@ -38,7 +38,7 @@ def test_one_store_that_cannot_undo_is_published_last_whatever_its_name(bench: B
     write(tx, bench.catalogs["one"], "t")
     write(tx, bench.catalogs["two"], "t")
     assert tx.level is Level.REVERSIBLE
-    outsider(bench, refused, "t")
+    other_writer(bench, refused, "t")
     with pytest.raises(WriteConflictError):
         tx.commit()
     assert bench.tables() == [f"{refused}.t"]
@@ -52,7 +52,7 @@ def half(bench: Bench) -> Transaction:
     tx = bench.coordinator().begin()
     write(tx, bench.catalogs["one"], "t")
     write(tx, bench.catalogs["two"], "u")
-    outsider(bench, "two", "u")
+    other_writer(bench, "two", "u")
     with pytest.raises(TransactionInDoubt):
         tx.commit()
     return tx
@@ -79,7 +79,7 @@ def test_a_half_transaction_says_what_is_published_what_is_not_and_what_to_do(be
     assert "once nothing is in the way of two.default.u" in str(still)
 
 
-def test_a_half_transaction_is_completed_by_the_recovery_after_the_outsider_has_gone(bench: Bench) -> None:
+def test_a_half_transaction_is_completed_by_the_recovery_after_the_other_writer_has_gone(bench: Bench) -> None:
     tx = half(bench)
     bench.catalogs["two"].drop_table(path("u"))
     (recovered,) = bench.coordinator().recover()
@@ -110,7 +110,7 @@ def test_a_group_is_undone_in_one_step_or_not_at_all(bench: Bench) -> None:
     for name in ("t", "u"):
         write(tx, bench.catalogs["one"], name)
     write(tx, bench.catalogs["two"], "v")
-    outsider(bench, "two", "v")
+    other_writer(bench, "two", "v")
     with pytest.raises(WriteConflictError):
         tx.commit()
     assert bench.tables() == ["two.v"]

@@ -29,7 +29,7 @@ WRITTEN_TWICE = {
     "insert twice",
     "rolled back to a savepoint",
     "alter then insert",
-    "an outsider comes before the publish of an alter",
+    "another writer comes before the publish of an alter",
 }
 
 

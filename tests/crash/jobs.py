@@ -114,8 +114,8 @@ def _work(world: World, scenario: Scenario, coordinator: Coordinator) -> Answer:
         for conflict in transaction.merging.conflicts() if transaction.merging else ():
             transaction.merging.rebase(conflict)
             _execute(world, transaction, _merging(world, scenario), alone=False, resolves=conflict)
-        if scenario.outsider:
-            _let_in(transaction, lambda: world.interfere(str(scenario.outsider)))
+        if scenario.other_writer:
+            _let_in(transaction, lambda: world.interfere(str(scenario.other_writer)))
         transaction.commit()
         told: Answer = {"told": "success"}
     except BaseException as error:
@@ -151,14 +151,14 @@ def _plan_undo(world: World, transaction: Transaction, scenario: Scenario) -> No
     assert [str(path) for _, path in plan.created] == [str(world.path(table)) for table in dropped]
 
 
-def _let_in(transaction: Transaction, outsider: Callable[[], None]) -> None:
-    """Let an outsider come when everything is prepared for the last time."""
+def _let_in(transaction: Transaction, other_writer: Callable[[], None]) -> None:
+    """Let another writer come when everything is prepared for the last time."""
     prepare_all = transaction._ending.prepare_all
 
     def then() -> None:
         prepare_all()
         with _calm():
-            outsider()
+            other_writer()
 
     transaction._ending.prepare_all = then  # type: ignore[method-assign]
 
@@ -340,7 +340,7 @@ def again(world: World, scenario: Scenario) -> Answer:
         cleaned = _clean(world, coordinator)
         before = look(world, scenario)
         otherwise = _read_otherwise(world, before["tables"])
-        told = _work(world, replace(scenario, outsider=None, reads=None, rival=None), coordinator)
+        told = _work(world, replace(scenario, other_writer=None, reads=None, rival=None), coordinator)
     found = {"before": before, "read otherwise": otherwise, "after": look(world, scenario)}
     return {**recovered, **found, "left": cleaned["left"], "work": told}
 
@@ -398,7 +398,7 @@ def _query(world: World, sql: str) -> list[list[Any]]:
 
 @contextmanager
 def _calm() -> Iterator[None]:
-    """No failpoints inside: an outsider is no part of the transaction."""
+    """No failpoints inside: another writer is no part of the transaction."""
     armed = dict(failpoints._armed)
     failpoints._armed.clear()
     yield

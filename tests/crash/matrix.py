@@ -27,6 +27,9 @@ from twophase import failpoints
 Actions = Callable[[str], tuple[str, ...]]
 ACTIONS = ("error", "error_after", "lost_reply", "exit", "exit_after")
 KILLS = ("exit", "exit_after")
+#: What else is tried at most steps: an error before the effect, and a lost reply after it. Another error there is left
+#: to ``make test-exhaustive``: it differs in its class only.
+ERRORS = ("error", "lost_reply")
 
 
 def main_actions(step: str) -> tuple[str, ...]:
@@ -61,7 +64,7 @@ def first_actions(*, thorough: bool) -> Actions:
 
 
 #: How the scenarios begin whose publish is refused: no death is inside of one, so all steps are tried.
-_REFUSED = "an outsider comes before the publish"
+_REFUSED = "another writer comes before the publish"
 
 
 def first_of(scenario: str, thorough: Collection[str]) -> Actions:
@@ -78,19 +81,14 @@ def other_actions(done: Actions) -> Actions:
     return actions
 
 
-def kills_of(wanted: Actions) -> Actions:
-    """The deaths among some actions."""
-    return lambda step: tuple(a for a in wanted(step) if a in KILLS)
+def first_of_any_kind(wanted: Actions, *, errors: bool) -> Actions:
+    """The deaths among some actions, and where they are tried, ``ERRORS``; the rest is left to `test-exhaustive`."""
+    return lambda step: tuple(a for a in wanted(step) if a in KILLS or (errors and a in ERRORS))
 
 
-def but_errors(wanted: Actions, *, left_out: bool) -> Actions:
-    """Some actions; only the deaths among them where the errors are left to ``make test-exhaustive``."""
-    return kills_of(wanted) if left_out else wanted
-
-
-def errors_of(wanted: Actions) -> Actions:
-    """Some actions but the deaths: most of the cases, as a death that leaves the same is tried once."""
-    return lambda step: tuple(a for a in wanted(step) if a not in KILLS)
+def rest_of(wanted: Actions, tried: Actions) -> Actions:
+    """Some actions but those that another test tries: errors, as a death that leaves the same is tried once."""
+    return lambda step: tuple(a for a in wanted(step) if a not in tried(step))
 
 
 def with_rest(databases: Sequence[str], cases: Iterable[Any], tried: Callable[[str, Any], bool]) -> list[Any]:
@@ -426,8 +424,8 @@ def _judge(scenario: Scenario, worked: Job, recovered: list[Job], settled: Job, 
     before, after = settled["before"], settled["after"]
     yield from _is_read_alike(settled)
     old, new = _plain(scenario.old()), _plain(scenario.new())
-    if scenario.outsider:
-        yield from _outsider_is_untouched(scenario, worked, before, undoes)
+    if scenario.other_writer:
+        yield from _other_writer_is_untouched(scenario, worked, before, undoes)
         return
     if scenario.rival:
         yield from _each_is_whole(scenario, worked, before)
@@ -526,20 +524,20 @@ def _runs_again(scenario: Scenario, settled: Job, after: Job) -> Iterator[str]:
         yield f"still reserved after the second run: {after['reservations']}"
 
 
-def _outsider_is_untouched(scenario: Scenario, worked: Job, before: Job, undoes: bool) -> Iterator[str]:
-    """The outsider's table stays as it is; all the others are wholly old, or in doubt where nobody can undo."""
-    theirs, tables = scenario.outsider, before["tables"]
+def _other_writer_is_untouched(scenario: Scenario, worked: Job, before: Job, undoes: bool) -> Iterator[str]:
+    """The other writer's table stays as it is; all the others are wholly old, or in doubt where nobody can undo."""
+    theirs, tables = scenario.other_writer, before["tables"]
     assert theirs
     if worked.get("told") == "success":
-        yield "success was told, although an outsider holds a target"
+        yield "success was told, although another writer holds a target"
     if tables[theirs] not in (None, _plain({theirs: OLD})[theirs]):
-        yield f"the outsider's table was touched: {tables[theirs]}"
+        yield f"the other writer's table was touched: {tables[theirs]}"
     others, old, new = ({t: rows for t, rows in s.items() if t != theirs} for s in _states(scenario, tables))
     doubtful = [identity for identity, state, _ in before["timeline"] if state == "IN_DOUBT"]
     if doubtful and (undoes or not before["reservations"]):
         yield f"in doubt after two recoveries: {doubtful}"
     if others != old and not (doubtful and others == new):
-        yield f"neither wholly old nor in doubt under an outsider: {others}"
+        yield f"neither wholly old nor in doubt under another writer: {others}"
 
 
 def _states(scenario: Scenario, tables: dict[str, Any]) -> tuple[dict[str, Any], ...]:

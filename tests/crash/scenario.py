@@ -94,8 +94,8 @@ class Scenario:
     statements: tuple[Statement, ...]
     #: Rows of tables that exist before; made by the statements' own catalog.
     before: Mapping[str, tuple[Row, ...]]
-    #: An outsider creates this table after everything is prepared.
-    outsider: str | None = None
+    #: Another writer creates this table after everything is prepared.
+    other_writer: str | None = None
     #: What is published can be undone when a later publish is refused; else that may end in doubt.
     undone: bool = True
     #: The level of its transactions, and a table that it reads before its statements.
@@ -115,7 +115,7 @@ class Scenario:
         """All of its tables, and the rival's."""
         every = (*self.statements, *([self.rival] if self.rival else []))
         named = (table for s in every for table in (s.table, s.renames))
-        return list(dict.fromkeys(table for table in (*named, self.outsider) if table))
+        return list(dict.fromkeys(table for table in (*named, self.other_writer) if table))
 
     def old(self) -> State:
         """All tables before the transaction."""

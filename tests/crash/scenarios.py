@@ -69,7 +69,7 @@ def _dropping(catalog: str) -> list[Scenario]:
         Scenario("create then drop", (create, Statement(other, _DROP), Statement(one, _INSERT)), {one: _OLD}),
         Scenario("drop and create", (drop, create), {one: _OLD}),
         Scenario("drop then create", (Statement(one, _DROP, anew=True), Statement(one, _CREATE)), {one: _OLD}),
-        Scenario("an outsider comes before the publish of a drop", (drop, create), {one: _OLD}, outsider=other),
+        Scenario("another writer comes before the publish of a drop", (drop, create), {one: _OLD}, other_writer=other),
     ]
 
 
@@ -82,10 +82,10 @@ def _altering(catalog: str) -> list[Scenario]:
         Scenario("alter then insert", (alter, more), {one: _OLD}),
         Scenario("create then alter", (Statement(other, _CREATE), Statement(other, _ALTER), alter), {one: _OLD}),
         Scenario(
-            "an outsider comes before the publish of an alter",
+            "another writer comes before the publish of an alter",
             (alter, Statement(other, _CREATE), more),
             {one: _OLD},
-            outsider=other,
+            other_writer=other,
         ),
     ]
 
@@ -105,7 +105,7 @@ def _renaming(catalog: str) -> list[Scenario]:
             (*_for_another(one, other), Statement(third, _DROP, renames=fourth), Statement(fourth, _DROP)),
             {one: _OLD, other: tuple(NEW), third: _OLD},
         ),
-        Scenario("an outsider comes before the publish of a rename", (rename,), {one: _OLD}, outsider=other),
+        Scenario("another writer comes before the publish of a rename", (rename,), {one: _OLD}, other_writer=other),
     ]
 
 
@@ -117,7 +117,7 @@ def _exchanging(catalog: str, *more: Statement) -> list[Scenario]:
     before = {one: _OLD, other: tuple(NEW)}
     return [
         Scenario("exchange names", (*exchange, *more), before),
-        Scenario("an outsider comes before the publish of an exchange", exchange, before, outsider=aside),
+        Scenario("another writer comes before the publish of an exchange", exchange, before, other_writer=aside),
     ]
 
 
@@ -149,7 +149,7 @@ def _with_databases(catalog: str) -> list[Scenario]:
     return [
         Scenario("create a database", (make, Statement(inside, _CREATE)), {}),
         Scenario("drop a database", drop, before),
-        Scenario("an outsider comes into a dropped database", drop, before, outsider=f"{catalog}.a.u"),
+        Scenario("another writer comes into a dropped database", drop, before, other_writer=f"{catalog}.a.u"),
     ]
 
 
@@ -202,32 +202,34 @@ CHAOS = named(
             (Statement("one.t", _CREATE), Statement("two.t", _INSERT, fails=True)),
             {"two.t": _OLD},
         ),
-        Scenario("an outsider comes before the first publish", (Statement("one.t", _CREATE),), {}, outsider="one.t"),
         Scenario(
-            "an outsider comes before the second publish",
+            "another writer comes before the first publish", (Statement("one.t", _CREATE),), {}, other_writer="one.t"
+        ),
+        Scenario(
+            "another writer comes before the second publish",
             (Statement("one.t", _REPLACE), Statement("two.t", _CREATE)),
             {"one.t": _OLD},
-            outsider="two.t",
+            other_writer="two.t",
         ),
         Scenario(
-            "an outsider comes after a group",
+            "another writer comes after a group",
             (Statement("one.t", _REPLACE), Statement("one.u", _CREATE), Statement("three.t", _CREATE)),
             {"one.t": _OLD},
-            outsider="three.t",
+            other_writer="three.t",
         ),
         Scenario(
-            "an outsider comes and nobody can undo",
+            "another writer comes and nobody can undo",
             (Statement("three.t", _REPLACE), Statement("tied.t", _CREATE)),
             {"three.t": _OLD},
-            outsider="tied.t",
+            other_writer="tied.t",
         ),
         *concurrent("one.t", "two.u"),
         *_dropping("one"),
         Scenario(
-            "an outsider comes after a drop",
+            "another writer comes after a drop",
             (Statement("one.t", _DROP), Statement("two.t", _CREATE)),
             {"one.t": _OLD},
-            outsider="two.t",
+            other_writer="two.t",
         ),
         Scenario(
             "rolled back to a savepoint",
@@ -263,10 +265,10 @@ HIVE_POINTER = named(
         ),
         _one("insert files that bring a column", _INSERT, brings=1, rows=_MORE, scattered=True, append="files"),
         Scenario(
-            "an outsider comes after partitions with a new column",
+            "another writer comes after partitions with a new column",
             (Statement("hive.t", _INSERT, _MORE, partitioned=True, brings=1), Statement("hive.u", _CREATE)),
             {"hive.t": _OLD},
-            outsider="hive.u",
+            other_writer="hive.u",
         ),
         _returning("hive"),
         *_restoring("hive", {"partitioned": True}),
@@ -312,38 +314,38 @@ HIVE = named(
         ),
         Scenario("create then insert", (Statement("hive.t", _CREATE), Statement("hive.t", _INSERT, ((9, "z"),))), {}),
         Scenario(
-            "an outsider comes after an insert",
+            "another writer comes after an insert",
             (Statement("hive.t", _INSERT), Statement("hive.u", _CREATE)),
             {"hive.t": _OLD},
-            outsider="hive.u",
+            other_writer="hive.u",
         ),
         Scenario(
-            "an outsider comes before the second publish",
+            "another writer comes before the second publish",
             (Statement("hive.t", _REPLACE), Statement("hive.u", _CREATE)),
             {"hive.t": _OLD},
-            outsider="hive.u",
+            other_writer="hive.u",
         ),
         Scenario(
-            "an outsider comes after a create",
+            "another writer comes after a create",
             (Statement("hive.t", _CREATE, partitioned=True), Statement("hive.u", _CREATE)),
             {},
-            outsider="hive.u",
+            other_writer="hive.u",
         ),
         Scenario(
-            "an outsider comes after partitions",
+            "another writer comes after partitions",
             (Statement("hive.t", _REPLACE, partitioned=True), Statement("hive.u", _CREATE)),
             {"hive.t": _OLD},
-            outsider="hive.u",
+            other_writer="hive.u",
             undone=False,
         ),
         Scenario(
-            "an outsider comes after an overwrite",
+            "another writer comes after an overwrite",
             (
                 Statement("hive.t", _OVERWRITE, overwrite=_DYNAMIC, partitioned=True),
                 Statement("hive.u", _CREATE),
             ),
             {"hive.t": _OLD},
-            outsider="hive.u",
+            other_writer="hive.u",
         ),
         *concurrent("hive.t", "hive.u")[:3],
         *(scenario for scenario in _dropping("hive") if scenario.name != "drop and create"),
@@ -358,10 +360,10 @@ HIVE_DATABASES = named(
     [
         *_with_databases("hive"),
         Scenario(
-            "an outsider comes after a database",
+            "another writer comes after a database",
             (*_with_databases("hive")[0].statements, Statement("hive.u", _CREATE)),
             {},
-            outsider="hive.u",
+            other_writer="hive.u",
         ),
     ]
 )
@@ -385,7 +387,7 @@ HIVE_RENAMES = named(
         *_exchanging("hive"),
         _replacing("hive"),
         Scenario(
-            "an outsider comes after an exchange",
+            "another writer comes after an exchange",
             (
                 Statement("hive.t", _DROP, renames="hive.s"),
                 Statement("hive.u", _DROP, renames="hive.t"),
@@ -393,13 +395,13 @@ HIVE_RENAMES = named(
                 Statement("hive.v", _CREATE),
             ),
             {"hive.t": _OLD, "hive.u": tuple(NEW)},
-            outsider="hive.v",
+            other_writer="hive.v",
         ),
         Scenario(
-            "an outsider comes after a drop and a rename",
+            "another writer comes after a drop and a rename",
             (*_for_another("hive.t", "hive.u"), Statement("hive.v", _CREATE)),
             {"hive.t": _OLD, "hive.u": tuple(NEW)},
-            outsider="hive.v",
+            other_writer="hive.v",
         ),
     ]
 )
@@ -408,10 +410,10 @@ HIVE_ALTERS = named(
     [
         *(scenario for scenario in _altering("hive") if scenario.name != "create then alter"),
         Scenario(
-            "an outsider comes after an alter",
+            "another writer comes after an alter",
             (Statement("hive.t", _ALTER), Statement("hive.u", _CREATE)),
             {"hive.t": _OLD},
-            outsider="hive.u",
+            other_writer="hive.u",
         ),
     ]
 )
@@ -449,12 +451,12 @@ JDBC = named(
             (Statement("shop.t", _CREATE), Statement("shop.u", _INSERT, fails=True)),
             {"shop.u": _OLD},
         ),
-        Scenario("an outsider comes before the publish", (Statement("shop.t", _CREATE),), {}, outsider="shop.t"),
+        Scenario("another writer comes before the publish", (Statement("shop.t", _CREATE),), {}, other_writer="shop.t"),
         Scenario(
-            "an outsider comes before the publish of two",
+            "another writer comes before the publish of two",
             (Statement("shop.t", _REPLACE), Statement("shop.u", _CREATE)),
             {"shop.t": _OLD},
-            outsider="shop.u",
+            other_writer="shop.u",
         ),
         *concurrent("shop.t", "shop.u")[:3],
     ]
@@ -477,10 +479,10 @@ JDBC_BRINGING = named(
     [
         _shop("insert that brings a column", _INSERT, brings=2, rows=((3, "b", 30), (4, "c", 40))),
         Scenario(
-            "an outsider comes before the publish of a new column",
+            "another writer comes before the publish of a new column",
             (Statement("shop.t", _INSERT, ((3, "b", 30),), brings=2), Statement("shop.u", _CREATE)),
             {"shop.t": _OLD},
-            outsider="shop.u",
+            other_writer="shop.u",
         ),
     ]
 )
@@ -489,10 +491,10 @@ JDBC_ALTERS = named(
     [
         Scenario("alter", (Statement("shop.t", _ALTER),), {"shop.t": _OLD}),
         Scenario(
-            "an outsider comes before the publish of an alter",
+            "another writer comes before the publish of an alter",
             (Statement("shop.t", _ALTER), Statement("shop.u", _CREATE)),
             {"shop.t": _OLD},
-            outsider="shop.u",
+            other_writer="shop.u",
         ),
     ]
 )
@@ -532,12 +534,12 @@ LAKEHOUSE = named(
             (Statement("lake.t", _CREATE), Statement("lake.u", _INSERT, fails=True)),
             {"lake.u": _OLD},
         ),
-        Scenario("an outsider comes before the publish", (Statement("lake.t", _CREATE),), {}, outsider="lake.t"),
+        Scenario("another writer comes before the publish", (Statement("lake.t", _CREATE),), {}, other_writer="lake.t"),
         Scenario(
-            "an outsider comes before the publish of two",
+            "another writer comes before the publish of two",
             (Statement("lake.t", _REPLACE), Statement("lake.u", _CREATE)),
             {"lake.t": _OLD},
-            outsider="lake.u",
+            other_writer="lake.u",
         ),
         *concurrent("lake.t", "lake.u")[:3],
     ]
@@ -567,7 +569,7 @@ TWO_LAKES = named(
     [
         Scenario("two lakes", (Statement("lake.t", _REPLACE), Statement("pond.u", _CREATE)), {"lake.t": _OLD}),
         Scenario(
-            "an outsider comes after three tables",
+            "another writer comes after three tables",
             (
                 Statement("lake.t", _REPLACE),
                 Statement("lake.u", _CREATE),
@@ -575,29 +577,29 @@ TWO_LAKES = named(
                 Statement("pond.w", _CREATE),
             ),
             {"lake.t": _OLD, "lake.v": _OLD},
-            outsider="pond.w",
+            other_writer="pond.w",
         ),
         Scenario(
-            "an outsider comes after create then insert",
+            "another writer comes after create then insert",
             (
                 Statement("lake.t", _CREATE),
                 Statement("lake.t", _INSERT, ((9, "z"),)),
                 Statement("pond.u", _CREATE),
             ),
             {},
-            outsider="pond.u",
+            other_writer="pond.u",
         ),
         Scenario(
-            "an outsider comes after an overwrite",
+            "another writer comes after an overwrite",
             (
                 Statement("lake.t", _OVERWRITE, overwrite=_DYNAMIC, partitioned=True),
                 Statement("pond.u", _CREATE),
             ),
             {"lake.t": _OLD},
-            outsider="pond.u",
+            other_writer="pond.u",
         ),
         Scenario(
-            "an outsider comes after a drop and a rename",
+            "another writer comes after a drop and a rename",
             (
                 *_for_another("lake.t", "lake.u"),
                 Statement("lake.t", _INSERT),
@@ -606,13 +608,13 @@ TWO_LAKES = named(
                 Statement("pond.v", _CREATE),
             ),
             {"lake.t": _OLD, "lake.u": tuple(NEW), "lake.w": _OLD},
-            outsider="pond.v",
+            other_writer="pond.v",
         ),
         Scenario(
-            "an outsider comes after a drop",
+            "another writer comes after a drop",
             (Statement("lake.t", _DROP), Statement("pond.u", _CREATE)),
             {"lake.t": _OLD},
-            outsider="pond.u",
+            other_writer="pond.u",
         ),
     ]
 )

@@ -13,7 +13,7 @@ import pytest
 
 from tests.crash.hive_worlds import HiveHdfsWorld, HiveObjectStoreWorld
 from tests.crash.lakehouse_worlds import BUCKET
-from tests.crash.matrix import KILLS, Actions, Case, Crew, errors_of, other_actions
+from tests.crash.matrix import KILLS, Actions, Case, Crew, other_actions, rest_of
 from tests.crash.scenarios import HIVE_DATABASES
 from tests.crash.test_hive_matrix import DEATHS
 from tests.crash.worlds import variable
@@ -71,7 +71,7 @@ def test_after_any_error_on_other_storage_everything_is_old_or_new(
     crew_of: Callable[[str], Crew], storage: str, scenario: str
 ) -> None:
     crew = crew_of(f"hive-{storage}")
-    assert not crew.run(crew.planner.cases(scenario, errors_of(other_actions(deaths))))
+    assert not crew.run(crew.planner.cases(scenario, rest_of(other_actions(deaths), lambda _: KILLS)))
 
 
 @pytest.mark.exhaustive

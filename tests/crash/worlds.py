@@ -217,5 +217,5 @@ class World(ABC):
         participant.finish()
 
     def interfere(self, table: str) -> None:
-        """An outsider creates a table."""
+        """Another writer creates a table."""
         self.make(Statement(table, Purpose.CREATE_TABLE_AS), OLD)

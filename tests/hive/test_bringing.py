@@ -282,10 +282,10 @@ def test_columns_go_with_their_rows_where_a_later_publish_of_the_block_is_refuse
     made(spark, "SELECT 1 AS id")
     with ThreadPoolExecutor(1) as other:
 
-        def outsider(_: str) -> None:
+        def other_writer(_: str) -> None:
             other.submit(spark.sql, "CREATE TABLE u (x INT) USING parquet").result()
 
-        failpoints.arm("hive.pointer.publish", outsider, nth=2)
+        failpoints.arm("hive.pointer.publish", other_writer, nth=2)
         with pytest.raises(TransactionAborted), twophase.transaction(spark):
             spark.sql("SELECT 2L AS id, 1 AS n").write.option("mergeSchema", "true").insertInto(t)
             spark.sql("CREATE TABLE u AS SELECT 1 AS y")

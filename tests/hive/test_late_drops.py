@@ -145,7 +145,7 @@ def test_a_late_cleaning_up_leaves_a_partition_that_an_overwrite_has_removed_to_
     assert sorted(world.rows("t")) == [(3, "x"), (4, "y")]
 
 
-def test_rows_that_an_outsider_adds_to_an_emptied_partition_before_it_is_removed_stay(world: World) -> None:
+def test_rows_that_another_writer_adds_to_an_emptied_partition_before_it_is_removed_stay(world: World) -> None:
     world.run("t", world.sql("SELECT 1 AS a, 'x' AS d UNION ALL SELECT 2, 'y' UNION ALL SELECT 3, 'z'"), by=["d"])
     scope = OverwriteScope(dynamic=False)
     first = world.stage("t", world.sql("SELECT 4 AS a, 'x' AS d"), Purpose.INSERT_OVERWRITE, by=["d"], overwrite=scope)

@@ -16,6 +16,10 @@ from twophase.model import ObjectPath
 
 #: The first one is what `make test` proves promises on.
 KINDS = ("postgresql", "sqlite", "mariadb")
+#: For a test through Spark of what does not depend on the database.
+IN_ANY_DATABASE = pytest.mark.parametrize(
+    "shop", [KINDS[0], *(pytest.param(kind, marks=pytest.mark.exhaustive) for kind in KINDS[1:])], indirect=True
+)
 
 
 def make_place(kind: str, request: pytest.FixtureRequest, directory: Path) -> Place:

@@ -448,7 +448,7 @@ def test_a_full_disk_of_a_server_leaves_the_old_table(kind: str) -> None:
         catalog.close()
 
 
-#: A database, and how an outsider holds a table, or the file: a reader is enough for the servers.
+#: A database, and how another writer holds a table, or the file: a reader is enough for the servers.
 HELD = {
     "postgresql": ("public", "LOCK TABLE public.held IN ACCESS SHARE MODE"),
     "mariadb": ("twophase", "SELECT * FROM twophase.held"),

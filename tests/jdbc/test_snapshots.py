@@ -20,7 +20,7 @@ from twophase.model import ObjectPath, Purpose, TableDefinition, WriteContext
 
 INSERT, OVERWRITE, REPLACE = Purpose.INSERT_INTO, Purpose.INSERT_OVERWRITE, Purpose.REPLACE_TABLE_AS
 PUBLISHES = (INSERT, OVERWRITE, REPLACE)
-OUTSIDERS = {
+OTHER_WRITERS = {
     "insert": "INSERT INTO {} VALUES (9, 'nine')",
     "update": "UPDATE {} SET name = 'nine' WHERE id = 1",
     "delete": "DELETE FROM {} WHERE id = 1",
@@ -77,13 +77,13 @@ def test_what_was_planned_is_read_or_refused(
     assert refused(lambda: catalog.read_source_before(path, [], source.version), path)
 
 
-@pytest.mark.parametrize("outsider", OUTSIDERS)
+@pytest.mark.parametrize("other_writer", OTHER_WRITERS)
 def test_what_other_programs_change_meanwhile_is_not_read(
-    place: Place, catalog: JdbcCatalog, path: ObjectPath, outsider: str
+    place: Place, catalog: JdbcCatalog, path: ObjectPath, other_writer: str
 ) -> None:
     run(catalog, path)
     source = catalog.read_source_before(path, [])
-    place.execute(OUTSIDERS[outsider].format(place.name(path)), path.database)
+    place.execute(OTHER_WRITERS[other_writer].format(place.name(path)), path.database)
     assert refused(lambda: rows(source), path)
     assert refused(lambda: catalog.read_source_before(path, [], source.version), path)
 

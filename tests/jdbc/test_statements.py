@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from sqlalchemy.engine import make_url
 
 import twophase
-from tests.jdbc.conftest import KINDS, make_place
+from tests.jdbc.conftest import IN_ANY_DATABASE, KINDS, make_place
 from tests.jdbc.places import Place, ordered
 from tests.levels import Levels
 from tests.servers import postgresql_driver
@@ -133,19 +133,27 @@ def test_a_block_reads_what_it_has_made_in_the_types_that_the_database_has_for_i
 
 
 @pytest.mark.promise("databases", "`REPLACE`, `saveAsTable` in mode overwrite, with any columns: atomic")
-@pytest.mark.parametrize("door", ["sql", "saveAsTable", "writeTo", "create_table_as"])
-def test_replace_is_one_step_and_may_read_the_old_table(shop: Shop, door: str) -> None:
+@pytest.mark.parametrize(
+    ("shop", "api"),
+    [
+        pytest.param(kind, api, marks=() if api == "sql" or kind == KINDS[0] else pytest.mark.exhaustive)
+        for api in ("sql", "saveAsTable", "writeTo", "create_table_as")
+        for kind in KINDS
+    ],
+    indirect=["shop"],
+)
+def test_replace_is_one_step_and_may_read_the_old_table(shop: Shop, api: str) -> None:
     shop.sql("CREATE TABLE @daily AS SELECT id FROM range(3)")
     new = shop.spark.table(shop.name("daily")).selectExpr("id * 10 AS id", "id / 2 AS half")
     levels = Levels(shop.spark)
     failpoints.arm("jdbc.publish", "error", nth=1)
     for expected in (FailpointError, None):
         try:
-            if door == "sql":
+            if api == "sql":
                 shop.sql("CREATE OR REPLACE TABLE @daily AS SELECT id * 10 AS id, id / 2 AS half FROM @daily")
-            elif door == "saveAsTable":
+            elif api == "saveAsTable":
                 new.write.mode("overwrite").saveAsTable(shop.name("daily"))
-            elif door == "writeTo":
+            elif api == "writeTo":
                 new.writeTo(shop.name("daily")).createOrReplace()
             else:
                 twophase.create_table_as(new, shop.catalog, f"{DATABASE}.daily", purpose=Purpose.REPLACE_TABLE_AS)
@@ -174,6 +182,7 @@ def test_inserts_add_and_overwrite_all_or_nothing(shop: Shop) -> None:
     assert levels() == {Level.ATOMIC}
 
 
+@IN_ANY_DATABASE
 def test_a_text_with_a_collation_is_refused_as_it_would_be_read_back_without(shop: Shop) -> None:
     """A condition would compare it by other rules than before."""
     for rest in ("(name STRING COLLATE UNICODE_CI)", "AS SELECT 'a' COLLATE UNICODE_CI AS name"):
@@ -548,6 +557,7 @@ def test_one_write_brings_its_columns_where_it_says_so(shop: Shop) -> None:
     assert shop.rows("daily") == before
 
 
+@IN_ANY_DATABASE
 def test_explain_begins_nothing(shop: Shop) -> None:
     shop.sql("EXPLAIN CREATE TABLE @daily AS SELECT 1 AS id").collect()
     assert shop.place.hidden(DATABASE) == []
@@ -594,6 +604,7 @@ def test_values_that_are_no_numbers_are_kept_or_refused_by_column(shop: Shop) ->
     assert not shop.spark.catalog.tableExists(shop.name("odd"))
 
 
+@IN_ANY_DATABASE
 @pytest.mark.parametrize("value", ["map('a', 1)", "named_struct('a', 1)", "INTERVAL '1' DAY"])
 def test_a_type_without_a_column_is_refused_before_any_job(shop: Shop, value: str) -> None:
     with pytest.raises(CatalogError, match=r"Column 'odd'.*has the type"):
@@ -694,6 +705,7 @@ def test_column_types_are_the_users_where_they_say_so(shop: Shop, tmp_path: Path
         shop.sql("CREATE TABLE @other OPTIONS (columns_types = 'name VARCHAR(3)') AS SELECT 'abc' AS name")
 
 
+@IN_ANY_DATABASE
 def test_the_doctor_reports_executors_whose_python_lacks_what_tasks_need(
     shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,7 +35,7 @@ class Stores:
         return [row[0] for row in self.spark.table(table).orderBy("id").collect()]
 
     def insert(self, *tables: str, but: Callable[[], None] = lambda: None) -> twophase.Transaction:
-        """A block that adds a row to each table; an outsider comes when it is about to decide."""
+        """A block that adds a row to each table; another writer comes when it is about to decide."""
         failpoints.arm("core.record_committing", lambda _: but())
         try:
             with twophase.transaction(self.spark) as tx:
@@ -47,7 +47,7 @@ class Stores:
         return tx
 
     def lite(self, table: str, statement: str) -> None:
-        """An outsider in a SQLite file."""
+        """Another writer in a SQLite file."""
         with closing(sqlite3.connect(self.directory / f"{table.partition('.')[0]}.db")) as connection:
             connection.execute(statement)
             connection.commit()
@@ -118,8 +118,8 @@ def test_a_late_refusal_of_hive_undoes_all(stores: Stores, database: str) -> Non
 
 def test_a_created_and_a_replaced_table_of_the_lake_are_undone_too(stores: Stores) -> None:
     spark = stores.spark
-    outsider = lambda _: stores.lite(LAST, "ALTER TABLE t RENAME TO away")  # noqa: E731
-    failpoints.arm("core.record_committing", outsider)
+    other_writer = lambda _: stores.lite(LAST, "ALTER TABLE t RENAME TO away")  # noqa: E731
+    failpoints.arm("core.record_committing", other_writer)
     with pytest.raises(WriteConflictError), twophase.transaction(spark):
         spark.sql("CREATE TABLE ice.db.made AS SELECT 1 AS id")
         spark.sql("CREATE OR REPLACE TABLE ice.db.t AS SELECT 'other' AS word")
