@@ -25,7 +25,9 @@ from tests.isolation.verdicts import Judge
 
 #: Where each scenario is tried in ``make test``, in turns.
 QUICKLY = ("session", "lakehouse")
-#: Scenarios of which another one tries the like: they are left to ``make test-all``.
+#: One store of each catalog.
+ONE_OF_EACH = (*QUICKLY, "postgresql")
+#: Scenarios of which another one tries the like: ``make test-all`` runs them on one store of each catalog.
 VARIANTS = {
     "G1a",
     "G1b",
@@ -100,6 +102,8 @@ def _is_quick(scenario: Scenario, store: str, level: str) -> bool:
 def _repeats(scenario: Scenario, store: str, level: str) -> bool:
     """Whether it tries the like of what others try."""
     if store in ALIKE and not (store == "mariadb" and level == SERIALIZABLE):
+        return True
+    if scenario.name in VARIANTS and not scenario.partitions and store not in ONE_OF_EACH:
         return True
     if level == READ_COMMITTED:
         return store not in QUICKLY or scenario.allowed[0] < ANOMALY

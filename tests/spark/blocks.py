@@ -19,6 +19,8 @@ STORES = {
     "sqlite": ("lite.main", ""),
     "postgresql": ("pg.hermitage", ""),
 }
+#: The parameters of a test of each catalog: that of databases is tried on the server.
+EACH_STORE = [pytest.param(name, marks=pytest.mark.exhaustive if name == "sqlite" else ()) for name in STORES]
 
 
 class RolledBack(Exception):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.spark.blocks import STORES
+from tests.spark.blocks import EACH_STORE, STORES
 
 CHAOS = "twophase.testing.chaos:ChaosCatalog"
 
@@ -48,7 +48,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
         session.stop()
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=EACH_STORE)
 def store(request: pytest.FixtureRequest) -> str:
     """Each store in which a block changes tables."""
     return str(request.param)

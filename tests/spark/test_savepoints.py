@@ -10,17 +10,9 @@ from pyspark.sql import SparkSession
 
 import twophase
 from tests.isolation.places import session
-from tests.spark.blocks import elsewhere
+from tests.spark.blocks import EACH_STORE, STORES, elsewhere
 from twophase.errors import SnapshotTooOldError, WriteConflictError
 from twophase.hooks import JobStatusHook
-
-#: The database of each store, and the clause of a plain table there.
-STORES = {
-    "session": ("default", "USING parquet"),
-    "lakehouse": ("ice.db", ""),
-    "sqlite": ("lite.main", ""),
-    "postgresql": ("pg.hermitage", ""),
-}
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +21,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, postgresql: Any) -> Iterator
         yield found
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=EACH_STORE)
 def named(spark: SparkSession, request: pytest.FixtureRequest) -> Callable[[str], str]:
     """Names of tables of a store, of this test only; a and b exist, and have one row."""
     database, clause = STORES[request.param]
