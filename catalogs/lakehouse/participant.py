@@ -151,11 +151,15 @@ class LakehouseParticipant(Member):
     def persist(self) -> None:
         carried = [own_place(record) for name in self.document["carries"] if (record := self.store.staged(name))]
         data = [place.data for place in (self.place, *carried)]
-        own = [m.manifest_path for m in self.added]
-        own += [m.manifest_path for m in self.kept if self.place.is_own(m.manifest_path)]
+        own = self.own_manifests()
         if self._plan is not None and self._plan.manifest_list is not None:
             own.append(self._plan.manifest_list)
         self.lakehouse.files.persist(*data, *own, below=self.store.settings.warehouse)
+
+    def own_manifests(self) -> list[str]:
+        """The manifests that its transaction has written, of what is added and of what is kept."""
+        kept = (m.manifest_path for m in self.kept if self.place.is_own(m.manifest_path))
+        return [*(m.manifest_path for m in self.added), *kept]
 
     def _expect_tries(self) -> None:
         """Expect files of earlier tries if another object, perhaps in another process, has prepared it."""

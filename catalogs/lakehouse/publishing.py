@@ -128,11 +128,18 @@ def _stage(store: Store, files: Files, member: LakehouseParticipant, pointer: st
         plan = member.plan(before)
         updates = plan.updates()
         after = Loaded(location, plan.apply(updates))
-        stage_metadata(store, files, before, after)
+        stage_metadata(store, files, member.path, before, after, member.own_manifests())
     return Move(member.path, member.names, current, after, updates, member.dropped)
 
 
-def stage_metadata(store: Store, files: Files, before: Loaded | None, after: Loaded) -> None:
+def stage_metadata(
+    store: Store,
+    files: Files,
+    path: ObjectPath,
+    before: Loaded | None,
+    after: Loaded,
+    staged: Sequence[str] = (),
+) -> None:
     """Write the metadata file to which a pointer will move, durably: it must survive a power cut as the pointer does.
 
     This includes the manifest list that it refers to, since a try after a lost race writes a new one.
@@ -141,15 +148,40 @@ def stage_metadata(store: Store, files: Files, before: Loaded | None, after: Loa
     ----------
     store : Store
     files : Files
+    path : ObjectPath
     before : Loaded or None
         The current table; None if it does not exist.
     after : Loaded
         The table after the publish.
+    staged : sequence of str
+        Other files that were written for it.
+
+    Raises
+    ------
+    TransactionAborted
+        Files are gone that were there before.
     """
     store.stage_metadata(before, after)
     snapshot = after.metadata.current_snapshot()
     lists = [] if snapshot is None else [snapshot.manifest_list]
     files.persist(after.location, *lists, below=store.settings.warehouse)
+    _require_place(store, files, path, before, [*staged, *lists])
+
+
+def _require_place(store: Store, files: Files, path: ObjectPath, before: Loaded | None, staged: Sequence[str]) -> None:
+    """Refuse to move a pointer to files in a place that is no longer the table's: its file system is not mounted, say.
+
+    Whoever writes into a directory that has vanished makes a new one, which is hidden when the old one comes back.
+    """
+    there = staged if before is None else [before.location, *staged]
+    gone = next((file for file in there if files.is_local(file) and not files.exists(file)), None)
+    if gone is None or (before is not None and store.pointer(path) != before.location):
+        return  # Another writer may have removed old metadata; the pointer will not move then.
+    raise TransactionAborted(
+        f"{path} was not changed: {gone} is gone, which was there before.",
+        path=path,
+        hint="Is its file system mounted? Run the statement again when the file is back.",
+    )
 
 
 def undo(store: Store, members: Sequence[LakehouseParticipant]) -> bool:
@@ -199,7 +231,7 @@ def change(
         metadata = update_table_metadata(current.metadata, updates, metadata_location=current.location)
         place = Place(current.metadata.location, key)
         after = Loaded(place.metadata_file(version_of(current.location) + 1), metadata)
-        stage_metadata(store, files, current, after)
+        stage_metadata(store, files, path, current, after)
         with step(ALTER):
             moved = store.swap(path, current, after, updates)
         if moved:

@@ -66,7 +66,7 @@ def create(lakehouse: Lakehouse, path: ObjectPath, definition: TableDefinition) 
 def _register(lakehouse: Lakehouse, path: ObjectPath, place: layout.Place, metadata: TableMetadata) -> bool:
     location = place.metadata_file(0)
     with errors.writing(path, location):
-        publishing.stage_metadata(lakehouse.store, lakehouse.files, None, Loaded(location, metadata))
+        publishing.stage_metadata(lakehouse.store, lakehouse.files, path, None, Loaded(location, metadata))
     try:
         made = lakehouse.store.swap(path, None, Loaded(location, metadata), ())
     except DatabaseNotExistError:

@@ -15,10 +15,11 @@ import pytest
 
 from tests.lakehouse.places import NAME, Lake, open_lakehouse, ordered
 from tests.lakehouse.statements import ROWS, SCHEMA, offer, run, stage
+from tests.unmounted import unmounted
 from twophase import failpoints
-from twophase.catalog import Environment
+from twophase.catalog import Environment, TableChange
 from twophase.catalogs.lakehouse import LakehouseCatalog, manifests
-from twophase.errors import CatalogError, ConfigurationError
+from twophase.errors import CatalogError, ConfigurationError, TransactionAborted
 from twophase.failpoints import FailpointError
 from twophase.lru import LruCache
 from twophase.model import BucketSpec, ObjectPath, Outcome, Purpose, TableDefinition, Transform
@@ -308,6 +309,51 @@ def test_a_catalog_that_cannot_be_reached_is_no_answer(catalog: LakehouseCatalog
     hidden.rename(file)
     participant.commit()
     assert participant.outcome() is Outcome.PUBLISHED
+
+
+# -- a warehouse that vanishes -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise(
+    "iceberg-sql", "no pointer moves to files in a local warehouse that was not mounted meanwhile", detail=True
+)
+@pytest.mark.parametrize("when", ["stage", "publish", "both"])
+def test_nothing_is_published_in_a_warehouse_that_was_not_mounted_meanwhile(
+    catalog: LakehouseCatalog, lake: Lake, path: ObjectPath, when: str
+) -> None:
+    run(catalog, path)
+    catalog.read_source(path)  # From now on its metadata and its manifest list are known.
+
+    def insert() -> Any:
+        return stage(catalog, path, Purpose.INSERT_INTO, [(3, "three")])
+
+    def refused(participant: Any) -> None:
+        with pytest.raises(TransactionAborted, match=rf"{path} was not changed: file://.* is gone"):
+            participant.commit()
+
+    participant = insert() if when == "publish" else None
+    with unmounted(lake.warehouse):
+        participant = participant or insert()
+        if when != "stage":
+            refused(participant)
+    if when == "stage":
+        refused(participant)
+    participant.abort()
+    assert ordered(lake.rows(path)) == ROWS
+    assert lake.orphans() == set()
+    run(catalog, path, Purpose.INSERT_INTO, [(3, "three")])
+    assert ordered(lake.rows(path)) == [*ROWS, (3, "three")]
+
+
+def test_no_table_is_changed_while_its_warehouse_is_not_mounted(
+    catalog: LakehouseCatalog, lake: Lake, path: ObjectPath
+) -> None:
+    run(catalog, path)
+    change = TableChange("set_property", (), {"key": "kind", "value": "new"})
+    with unmounted(lake.warehouse), pytest.raises(TransactionAborted, match="Is its file system mounted"):
+        catalog.alter_table(path, [change])
+    assert ordered(lake.rows(path)) == ROWS
+    catalog.alter_table(path, [change])
 
 
 # -- statistics --------------------------------------------------------------------------------------------------------
