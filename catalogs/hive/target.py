@@ -42,8 +42,28 @@ class Target:
         ------
         WriteConflictError
             Another writer changed or dropped it.
+        CatalogError
+            The files to which rows are to be added are gone.
         """
-        return self.require_unchanged(self._write.current())
+        now = self.require_unchanged(self._write.current())
+        if self._write.state.purpose is Purpose.INSERT_INTO and not now.partitioned:
+            self._require_version(str(now.location))
+        return now
+
+    def _require_version(self, location: str) -> None:
+        """Refuse to add rows to a version whose directory is gone: its file system is not mounted, say.
+
+        Rows would be written into a new directory, which is hidden when the old one comes back.
+        """
+        files = self._write.files
+        if layout.version_above(location) is None or not files.is_local(location) or files.exists(location):
+            return
+        raise CatalogError(
+            f"{self._write.path} was not written: its directory {location} is gone.",
+            path=self._write.path,
+            transaction_id=self._write.state.transaction_id,
+            hint="Is its file system mounted? If its rows are lost, write it anew with INSERT OVERWRITE.",
+        )
 
     def require_unchanged(self, now: HiveTable | None) -> HiveTable:
         """Check that the table, as just loaded, is unchanged, and return it.

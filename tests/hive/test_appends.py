@@ -12,12 +12,13 @@ import pytest
 
 from tests.hive.test_at_once import TEXT
 from tests.hive.world import World, files_of
+from tests.unmounted import unmounted
 from twophase import failpoints
 from twophase.catalogs.hive import flattening
 from twophase.catalogs.hive.definitions import RECURSIVE
 from twophase.catalogs.hive.publish import by_rows
 from twophase.catalogs.hive.stamps import STAMP
-from twophase.errors import ConfigurationError, WriteConflictError
+from twophase.errors import CatalogError, ConfigurationError, WriteConflictError
 from twophase.model import Level, Outcome, OverwriteScope, Purpose
 from twophase.spark.jvm.hive import HiveTables
 
@@ -413,3 +414,20 @@ def test_files_that_lie_in_the_directory_of_a_new_partition_are_replaced_as_hive
     participant.commit()
     participant.finish()
     assert world.rows("t") == [(1, 1), (71, 7)]
+
+
+@pytest.mark.promise("session-tables", "no row is added to a local table whose directory is not mounted", detail=True)
+@pytest.mark.parametrize("rows", ["SELECT 1L AS a", SEVERAL])
+def test_no_row_is_added_while_the_warehouse_is_not_mounted(world: World, rows: str) -> None:
+    """They would be in another directory, which nobody sees once it is mounted; of a new version, the old ones, too."""
+    world.run("t", world.sql("SELECT 0L AS a"))
+    with unmounted(world.warehouse):
+        participant = world.offer("t", world.sql(rows), INTO)
+        participant.begin()
+        with pytest.raises(CatalogError, match=r"default\.t was not written: its directory .* Is its file system"):
+            participant.write(world.sql(rows))
+            participant.prepare()
+        participant.abort()
+    assert world.rows("t") == [(0,)]
+    world.run("t", world.sql("SELECT 1L AS a"), INTO)
+    assert world.rows("t") == [(0,), (1,)]

@@ -315,7 +315,7 @@ def test_a_catalog_that_cannot_be_reached_is_no_answer(catalog: LakehouseCatalog
 
 
 @pytest.mark.promise(
-    "iceberg-sql", "no pointer moves to files in a local warehouse that was not mounted meanwhile", detail=True
+    "iceberg-sql", "the pointer of a table does not move while its local warehouse is not mounted", detail=True
 )
 @pytest.mark.parametrize("when", ["stage", "publish", "both"])
 def test_nothing_is_published_in_a_warehouse_that_was_not_mounted_meanwhile(
