@@ -439,6 +439,9 @@ class WriteContext:
         may be those that it had then, so that its definition must be the one that they were written by.
     former : mapping, optional
         For a rename: the document of what the transaction has staged by the table's former name, if anything.
+    waited : bool
+        Whether the statement has met another transaction, which may have published since: what Spark's analysis of the
+        statement has loaded is out of date.
     """
 
     transaction_id: str
@@ -450,6 +453,7 @@ class WriteContext:
     alters: bool = False
     restores: bool = False
     former: Mapping[str, Any] | None = None
+    waited: bool = False
 
     @classmethod
     def alone(cls, catalog: str) -> WriteContext:

@@ -134,7 +134,7 @@ class HiveServer2Metastore(Metastore):
     def list_tables(self, database: str) -> list[str]:
         return sorted(str(row[1]) for row in self._run(f"SHOW TABLES IN {quote(database)}") if not _temporary(row))
 
-    def get_table(self, database: str, name: str) -> HiveTable | None:
+    def get_table(self, database: str, name: str, *, as_analyzed: bool = False) -> HiveTable | None:
         try:
             rows = self._run(f"DESCRIBE TABLE EXTENDED {ddl.table_name(database, name)} AS JSON")
         except CatalogError as error:

@@ -132,8 +132,11 @@ class Metastore(ABC):
         """Names of the tables and views of a database."""
 
     @abstractmethod
-    def get_table(self, database: str, name: str) -> HiveTable | None:
-        """Load a table or view; None if it does not exist."""
+    def get_table(self, database: str, name: str, *, as_analyzed: bool = False) -> HiveTable | None:
+        """Load a table or view; None if it does not exist.
+
+        With ``as_analyzed`` it may be as Spark's analysis of the running statement has just loaded it.
+        """
 
     def located_tables(self, database: str) -> list[Located]:
         """Locations of all tables and views of a database; overridden if there is a cheaper way than loading each."""

@@ -162,7 +162,7 @@ def plan_write(
     base = None if context.base is None else WriteState.from_document(context.base)
     displaces = None if base is None else base.displaces
     # The table that has the name until the publish is none of the statement's.
-    table = store.find(path) if displaces is None else None
+    table = store.find(path, as_analyzed=not context.waited) if displaces is None else None
     default_location = store.default_location(path, table)
     dropped = dropped_by(path, table, context)
     if base is not None and base.effect in (DROP, LEAVE):

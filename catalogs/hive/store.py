@@ -74,9 +74,9 @@ class HiveStore:
 
     # -- tables --------------------------------------------------------------------------------------------------
 
-    def find(self, path: ObjectPath) -> HiveTable | None:
-        """Load a table or view from the metastore; None if it does not exist."""
-        return self.metastore.get_table(path.database, path.name)
+    def find(self, path: ObjectPath, *, as_analyzed: bool = False) -> HiveTable | None:
+        """Load a table or view from the metastore, as :meth:`Metastore.get_table`; None if it does not exist."""
+        return self.metastore.get_table(path.database, path.name, as_analyzed=as_analyzed)
 
     def list_tables(self, database: str) -> list[str]:
         """Names of tables and views of a database, without hidden ones."""

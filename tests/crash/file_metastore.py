@@ -139,7 +139,7 @@ class FileMetastore(Metastore):
     def list_tables(self, database: str) -> list[str]:
         return sorted(self._tables(self._store.read(), database))
 
-    def get_table(self, database: str, name: str) -> HiveTable | None:
+    def get_table(self, database: str, name: str, *, as_analyzed: bool = False) -> HiveTable | None:
         found = self._store.read()["databases"].get(database, {"tables": {}})["tables"].get(name)
         if found is None:
             return None

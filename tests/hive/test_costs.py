@@ -25,10 +25,10 @@ from twophase.catalogs.hive.tables import partition_key
 #: By statement, the most calls of the metastore, from Python to the JVM, commits of the timeline, files synced, and
 #: waits for them.
 COSTS = {
-    "INSERT INTO t SELECT 1": (4, 20, 5, 9, 3),
-    "INSERT OVERWRITE t SELECT 1": (4, 22, 6, 6, 3),
-    "INSERT INTO p PARTITION (k = 5) SELECT 1": (7, 29, 5, 9, 3),
-    "INSERT OVERWRITE p PARTITION (k = 5) SELECT 1": (9, 36, 6, 11, 5),
+    "INSERT INTO t SELECT 1": (3, 20, 5, 9, 3),
+    "INSERT OVERWRITE t SELECT 1": (3, 22, 6, 6, 3),
+    "INSERT INTO p PARTITION (k = 5) SELECT 1": (6, 29, 5, 9, 3),
+    "INSERT OVERWRITE p PARTITION (k = 5) SELECT 1": (8, 36, 6, 11, 5),
 }
 
 

@@ -92,12 +92,14 @@ class ConflictServices(Protocol):
 
 @dataclass
 class _Turn:
-    """One attempt to get a reservation: since and until when it waits, and whether that is on the timeline."""
+    """One attempt to get a reservation: since and until when it waits, whether that is on the timeline, and for whom."""
 
     seconds: float
     since: float | None = None
     deadline: float | None = None
     is_recorded: bool = False
+    #: Whether another transaction was met, which it has waited for, or ended.
+    has_met: bool = False
     me: Contender | None = None
 
 
@@ -196,11 +198,16 @@ class Contention:
                 missing.append(replace(claim, wanted=held.joined(claim.wanted)))
         return missing
 
-    def await_publishers(self, services: ConflictServices, lease: Lease | None, claim: Claim) -> None:
+    def await_publishers(self, services: ConflictServices, lease: Lease | None, claim: Claim) -> bool:
         """Wait for transactions that are publishing to a table; if one never ends, report it before the job starts.
 
         Transactions that start in the meantime are detected at the end. It does not wait for those that change some
         partitions only, because they may be different ones.
+
+        Returns
+        -------
+        bool
+            Whether there were any to wait for.
 
         Raises
         ------
@@ -208,15 +215,17 @@ class Contention:
             One of them has not ended in time.
         """
         if claim.key in self._held:
-            return
+            return False
         holders, turn = services.timeline.holders, self.turn()
         with _waiting(services, lease if self.holds_any else None, turn):
             for holder, held in holders(claim.catalog, claim.target).items():
                 while held.scope is None and holder in holders(claim.catalog, claim.target):
                     self._meet(services, lease if self.holds_any else None, claim, holder, turn)
+        return turn.has_met
 
     def _meet(self, services: ConflictServices, lease: Lease | None, claim: Claim, holder: str, turn: _Turn) -> None:
         """Do what the policy says about the holder of a reservation, and return when it is time to try again."""
+        turn.has_met = True
         found = services.clear(holder)
         if found.ended:
             return

@@ -247,28 +247,42 @@ class Lifecycle:
 
     # -- its reservations ----------------------------------------------------------------------------------------------
 
-    def contend(self, catalog: Catalog, path: ObjectPath, purpose: Purpose) -> None:
-        """Reserve the table of a statement, or wait for those that are publishing to it, before its job starts."""
+    def contend(self, catalog: Catalog, path: ObjectPath, purpose: Purpose) -> bool:
+        """Reserve the table of a statement, or wait for those that are publishing to it, before its job starts.
+
+        Returns
+        -------
+        bool
+            Whether there were any.
+        """
         claim = Claim.of_table(catalog, path, Mode.APPEND if purpose is Purpose.INSERT_INTO else Mode.WRITE)
         if self.contention.reserves_early:
-            self.reserve([claim])
-        elif purpose is not Purpose.INSERT_INTO:
-            self.contention.await_publishers(self.coordinator, self.lease, claim)
+            return self.reserve([claim])
+        if purpose is Purpose.INSERT_INTO:
+            return False
+        return self.contention.await_publishers(self.coordinator, self.lease, claim)
 
-    def reserve(self, claims: Sequence[Claim], seconds: float | None = None) -> None:
+    def reserve(self, claims: Sequence[Claim], seconds: float | None = None) -> bool:
         """Reserve tables in one step, in the order of their keys, while the transaction continues.
 
         If nothing has been read or written, it sees the state of now: it may have waited for what is in it.
+
+        Returns
+        -------
+        bool
+            Whether other transactions had reserved any of them.
         """
         if self.lease is None:
             self._record(None)
         assert self.lease is not None
         with self.fenced():
-            self.contention.reserve(self.coordinator, self.lease, self.contention.turn(seconds), claims)
+            turn = self.contention.turn(seconds)
+            self.contention.reserve(self.coordinator, self.lease, turn, claims)
         self.coordinator.contested(self.id)
         if not self.members and (snapshot := self.reads.refreshed()) != self.snapshot:
             self.snapshot = snapshot
             self.coordinator.timeline.renew(self.lease, snapshot=snapshot)
+        return turn.has_met
 
     # -- its end -------------------------------------------------------------------------------------------------------
 

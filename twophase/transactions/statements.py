@@ -202,7 +202,8 @@ class Statements(TransactionView):
         with self._life.lock:
             self._life.require_open()
             earlier = self._earlier(catalog, path, purpose)
-            context = WriteContext(
+            context = partial(
+                WriteContext,
                 transaction_id=self._life.id,
                 ordinal=len(self._life.members),
                 overwrite=overwrite,
@@ -214,11 +215,11 @@ class Statements(TransactionView):
             )
             try:
                 with self._life.fenced():
-                    self._life.contend(catalog, path, purpose)
+                    waited = self._life.contend(catalog, path, purpose)
                     if self.merging is not None and not purpose.of_database:
                         self._life.reads.note_base(catalog, path)
                     with concerning(path):
-                        participant = plan(context=context)
+                        participant = plan(context=context(waited=waited))
                     if participant is not None:
                         require_participant(participant, catalog, path, self._life.id)
                         self._require_unchanged(catalog, path, purpose, is_whole=is_whole, resolves=resolves)

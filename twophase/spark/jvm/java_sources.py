@@ -35,6 +35,8 @@ _BELOW = {
     "Scans": "SnapshotFiles",
     "SnapshotFiles": "PathReads",
     "PathReads": "Nodes",
+    "Nodes": "LoadedTable",
+    "Tables": "LoadedTable",
     "HiveTables": "StoredTables",
     "StoredTables": "Tables",
     "Relations": "Tables",

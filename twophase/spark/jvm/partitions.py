@@ -42,14 +42,21 @@ class PartitionTexts:
         return values.to_json(self._jvm, partitions)
 
     def table(
-        self, catalog: Any, database: str, name: str, known: tuple[Any, dict[str, Any]] | None = None
+        self,
+        catalog: Any,
+        database: str,
+        name: str,
+        known: tuple[Any, dict[str, Any]] | None = None,
+        *,
+        as_analyzed: bool = False,
     ) -> tuple[Any, dict[str, Any]] | None:
         """A table of a session's ``ExternalCatalog``: the holder of the ``CatalogTable``, and its fields.
 
         Beyond the fields of :meth:`tables`, ``schema`` is the JSON of its columns, and ``stats`` whether it has any.
-        The catalog is always asked. If the table is as ``known``, the result of an earlier call, that is returned.
+        If the table is as ``known``, the result of an earlier call, that is returned. The catalog is always asked, but
+        with ``as_analyzed`` for what the analysis of the running statement has loaded.
         """
-        found = self.reader(catalog).find(database, name, None if known is None else known[0])
+        found = self.reader(catalog).find(database, name, None if known is None else known[0], as_analyzed)
         if found is True:
             return known
         return None if found is None else (found, json.loads(str(found.json())))

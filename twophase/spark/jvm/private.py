@@ -175,7 +175,7 @@ _PLANNING: Mapping[str, tuple[str, ...]] = {
     _CATALYST + "parser.ParserInterface": ("parsePlan", "parseMultipartIdentifier"),
     _CATALYST + "trees.Origin": ("startIndex", "sqlText"),
     _CATALYST + "analysis.Analyzer": ("hintResolutionRules", "extendedResolutionRules", "postHocResolutionRules"),
-    _CATALYST + "analysis.AnalysisContext": ("get", "catalogAndNamespace"),
+    _CATALYST + "analysis.AnalysisContext": ("get", "catalogAndNamespace", "relationCache"),
     _CATALYST + "rules.Rule": ("apply",),
     _CATALYST + "trees.TreeNode": (
         *("makeCopy", "productElementName", "getTagValue", "setTagValue", "unsetTagValue", "otherCopyArgs"),

@@ -102,12 +102,12 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
     def list_tables(self, database: str) -> list[str]:
         return sorted(strings(self._catalog.listTables(database)))
 
-    def get_table(self, database: str, name: str) -> HiveTable | None:
+    def get_table(self, database: str, name: str, *, as_analyzed: bool = False) -> HiveTable | None:
         # The metastore is asked each time: only facts that have not changed are not transferred again.
         key = ("table read", database, name)
         before: HiveTable | None = self._jvm.remembered.get(key)
         known = None if before is None else (before.extra["found"], before.extra["facts"])
-        found = self._texts.table(self._catalog, database, name, known)
+        found = self._texts.table(self._catalog, database, name, known, as_analyzed=as_analyzed)
         if found is None or found is known:
             return None if found is None else before
         return self._jvm.remembered.put(key, self._from_spark(*found))

@@ -8,6 +8,7 @@ import java.util.ArrayList;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Locale;
+import java.util.function.Predicate;
 import org.apache.spark.sql.catalyst.catalog.CatalogTable;
 import org.apache.spark.sql.catalyst.catalog.ExternalCatalog;
 import org.apache.spark.sql.catalyst.catalog.ExternalCatalogUtils;
@@ -47,7 +48,7 @@ public final class HiveTables extends Tables {
         this.convert = method(client.getClass(), "convertHiveTableToCatalogTable", 1);
     }
 
-    public Object find(String database, String name, Tables.Found before) throws Exception {
+    protected Object load(String database, String name, Tables.Found before) throws Exception {
         try {
             Option found = client.getRawHiveTableOption(database, name);
             if (found.isEmpty()) {
@@ -58,7 +59,7 @@ public final class HiveTables extends Tables {
             boolean isSame = before instanceof InHive && stored.rawTable().equals(((InHive) before).stored.rawTable());
             return isSame ? (Object) Boolean.TRUE : translated(stored).unlessAs(before);
         } catch (Exception error) {
-            return super.find(database, name, before);  // It raises Spark's own error.
+            return super.load(database, name, before);  // It raises Spark's own error.
         }
     }
 
@@ -147,19 +148,21 @@ public final class HiveTables extends Tables {
      * @param wanted what to change, as JSON: see {@link StoredTables#point}
      * @return the table as it is then; null if nothing was changed
      */
-    public Tables.Found point(Tables.Found before, final String wanted) throws Exception {
-        if (!(before instanceof InHive)) {
-            return null;
-        }
-        final Object raw = ((InHive) before).raw();
+    public Tables.Found point(final Tables.Found before, final String wanted) throws Exception {
         final Method connect = connection;
         final HiveClient locked = client;
         final StoredTables tables = changing;
+        final Predicate isAsRead = new Predicate() {
+            public boolean test(Object stored) {
+                return isAs(before, stored);
+            }
+        };
         // Spark's client would repeat a call that has failed, which may have been carried out.
         Object result = client.withHiveState(new AbstractFunction0() {
             public Object apply() {
                 try {
-                    return tables.point(connect.invoke(locked, new Object[0]), connect.getReturnType(), raw, wanted);
+                    return tables.point(connect.invoke(locked, new Object[0]), connect.getReturnType(), before.database(),
+                        before.table().identifier().table(), isAsRead, wanted);
                 } catch (InvocationTargetException error) {
                     return error.getCause();
                 } catch (Exception error) {
@@ -171,6 +174,14 @@ public final class HiveTables extends Tables {
             throw (Exception) result;
         }
         return result == null ? null : read(result);
+    }
+
+    private boolean isAs(Tables.Found before, Object stored) {
+        if (before instanceof InHive) {
+            return stored.equals(((InHive) before).raw());
+        }
+        CatalogTable now = read(stored).table();
+        return now != null && LoadedTable.isSame(now, before.table());
     }
 
     /** A table in the form of the metastore's own client, as Spark reads it; without an entry if Spark cannot. */
@@ -209,9 +220,13 @@ public final class HiveTables extends Tables {
         }
 
         /** The table in the form of the metastore's own client. */
-        Object raw() throws Exception {
-            Object raw = stored.rawTable();
-            return raw.getClass().getMethod("getTTable", new Class[0]).invoke(raw, new Object[0]);
+        Object raw() {
+            try {
+                Object raw = stored.rawTable();
+                return raw.getClass().getMethod("getTTable", new Class[0]).invoke(raw, new Object[0]);
+            } catch (ReflectiveOperationException error) {
+                throw new IllegalStateException(error);
+            }
         }
     }
 }

@@ -26,11 +26,13 @@ public final class InsertTarget implements SupportsWrite {
     private final BiFunction python;
     private final String name;
     private final CatalogTable table;
+    private final LoadedTable loaded;
 
-    public InsertTarget(BiFunction python, String catalog, CatalogTable table) {
+    public InsertTarget(BiFunction python, String catalog, CatalogTable table, LoadedTable loaded) {
         this.python = python;
         this.name = catalog + "." + table.identifier().database().get() + "." + table.identifier().table();
         this.table = table;
+        this.loaded = loaded;
     }
 
     public String name() {
@@ -83,7 +85,12 @@ public final class InsertTarget implements SupportsWrite {
             facts.put("options", options);
             facts.put("partitions", table.partitionSchema().json());
             facts.put("table_options", CollectionConverters.asJava(table.storage().properties()));
-            python.apply(Nodes.json(facts), data);
+            LoadedTable.set(loaded);
+            try {
+                python.apply(Nodes.json(facts), data);
+            } finally {
+                LoadedTable.set(null);
+            }
         }
     }
 }

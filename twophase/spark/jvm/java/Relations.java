@@ -170,7 +170,7 @@ public final class Relations {
             return false;
         }
         Option before = ((LogicalRelation) old).catalogTable();
-        if (before.isEmpty() || !isSame((CatalogTable) before.get(), now)) {
+        if (before.isEmpty() || now.stats().isDefined() || !LoadedTable.isSame((CatalogTable) before.get(), now)) {
             return false;
         }
         FileIndex files = ((HadoopFsRelation) ((LogicalRelation) old).relation()).location();
@@ -179,17 +179,6 @@ public final class Relations {
         }
         files.refresh();
         return true;
-    }
-
-    /** Whether a table is unchanged; its name is ignored, as it may have a catalog in one and none in the other. */
-    private static boolean isSame(CatalogTable one, CatalogTable other) {
-        for (int index = 0; index < one.productArity(); index++) {
-            boolean isName = one.productElementName(index).equals("identifier");
-            if (!isName && !one.productElement(index).equals(other.productElement(index))) {
-                return false;
-            }
-        }
-        return one.stats().isEmpty();
     }
 
     private static void set(Class kind, String name, Object instance, Object value) throws Exception {

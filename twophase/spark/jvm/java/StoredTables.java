@@ -9,6 +9,7 @@ import java.util.Arrays;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
+import java.util.function.Predicate;
 
 /**
  * Changes a table in the form of the metastore's own client, whose classes may have a class loader of their own. From
@@ -25,18 +26,18 @@ public final class StoredTables {
     /**
      * Changes a table that is still as it was read, by one call of a metastore whose client has calls with options.
      *
+     * @param isAsRead a test of the table
      * @param wanted the location, the key of Spark's copy of it, changes of parameters and the prefix of others that are
      *     removed, the parameter that the metastore then sets, and the options of the call, of which one needs a parameter
      * @return the table as it is then; null if nothing was changed
      */
-    public Object point(Object store, Class client, Object before, String wanted) throws Exception {
+    public Object point(Object store, Class client, String database, String name, Predicate isAsRead, String wanted)
+            throws Exception {
         JsonNode facts = JSON.readTree(wanted);
-        Object database = asked(before, "getDbName");
-        Object name = asked(before, "getTableName");
         Method read = client.getMethod("getTable", new Class[] {String.class, String.class});
         Object table = read.invoke(store, new Object[] {database, name});
         Method change = withOptions(client);
-        if (change == null || !table.equals(before)) {
+        if (change == null || !isAsRead.test(table)) {
             return null;
         }
         place(table, facts.get("location").asText(), facts.get("copy").asText());

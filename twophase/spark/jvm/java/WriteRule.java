@@ -52,7 +52,7 @@ public abstract class WriteRule extends SessionRule {
         facts.put("provider", table.provider().isDefined() ? table.provider().get() : "hive");
         facts.put("partition_columns", listed(table.partitionColumnNames()));
         facts.put("extension", extension());
-        return ask(facts) == null ? null : new InsertTarget(python, catalog, table);
+        return ask(facts) == null ? null : new InsertTarget(python, catalog, table, LoadedTable.of(table));
     }
 
     /** The mark on the rows of an INSERT; Spark may have put a Project for a static partition on top of them. */
