@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,6 +15,7 @@ from pyspark.sql import SparkSession
 
 import twophase
 from tests.hive.conftest import start_session
+from twophase import failpoints
 
 
 @pytest.fixture(scope="module")
@@ -107,3 +109,35 @@ def test_an_insert_goes_to_where_another_application_has_put_a_table_that_this_s
     metastore.point_table(replace(found, location=other).with_stamp("other-20260101t000000-00000000"), 1, 500)
     spark.sql(f"INSERT {insert} {table} SELECT CAST(2 AS {column})")
     assert [str(*row) for row in rows(spark, table)] == (["1", "2"] if insert == "INTO" else ["2"])
+
+
+@pytest.mark.promise(
+    "conflicts", "an INSERT OVERWRITE that has waited for another one replaces what that has published"
+)
+def test_an_overwrite_that_has_waited_for_another_one_replaces_what_that_has_published(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark.sql("CREATE TABLE awaited (id INT) USING parquet")
+    spark.sql("INSERT OVERWRITE awaited SELECT 1")
+    coordinator = twophase.attach(spark).coordinator
+    decided, waiting = threading.Event(), threading.Event()
+    clear = coordinator.clear
+
+    def pause(_: str) -> None:
+        decided.set()
+        assert waiting.wait(60)
+
+    def let_go(holder: str) -> Any:
+        waiting.set()
+        return clear(holder)
+
+    monkeypatch.setattr(coordinator, "clear", let_go)
+    failpoints.arm("core.publish", pause, nth=1)
+    with ThreadPoolExecutor(1) as other:
+        first = other.submit(lambda: spark.sql("INSERT OVERWRITE awaited SELECT 2"))
+        assert decided.wait(60)
+        spark.sql("INSERT OVERWRITE awaited SELECT 3")
+        first.result()
+    failpoints.disarm()
+    assert waiting.is_set()
+    assert rows(spark, "awaited") == [(3,)]

@@ -92,7 +92,7 @@ class ConflictServices(Protocol):
 
 @dataclass
 class _Turn:
-    """One attempt to get a reservation: since and until when it waits, whether that is on the timeline, and for whom."""
+    """One attempt to get a reservation: since and until when it waits, and whether that is on the timeline."""
 
     seconds: float
     since: float | None = None
