@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from twophase.catalog.schema_changes import MERGE_SCHEMA
-from twophase.catalogs.files import normal, refuse_untried
+from twophase.catalogs.files import normal, parent, refuse_untried
 from twophase.catalogs.hive import hard_links, layout, names
 from twophase.catalogs.hive.definitions import (
     FIELD_IDS,
@@ -168,6 +168,8 @@ def plan_write(
     if base is not None and base.effect in (DROP, LEAVE):
         base = None
     _check_target(path, table, purpose, base, is_dropped=dropped is not None)
+    if table is not None and base is None:
+        _require_mounted(store, path, str(table.location))
     brought = None
     if purpose.inserts:
         wanted = _definition_for_insert(table, base)
@@ -202,6 +204,23 @@ def _check_target(
         raise TableAlreadyExistsError(f"Table {path} already exists.", path=path)
     if not there and not purpose.creates:
         raise TableNotExistError(f"Table {path} does not exist.", path=path)
+
+
+def _require_mounted(store: HiveStore, path: ObjectPath, location: str) -> None:
+    """Refuse to write a table if the directory of all its versions is gone: its file system is not mounted, say.
+
+    Rows would be staged in a new directory, which is hidden when the old one comes back.
+    """
+    version = layout.version_above(location)
+    if version is None or not store.files.is_local(location) or store.files.exists(parent(version)):
+        return
+    raise CatalogError(
+        f"{path} was not written: its directory {location} is gone, with {parent(version)} above it. "
+        "Nothing was started.",
+        path=path,
+        hint="Mount its file system. If its rows are lost, make the directory above (mkdir -p), and write the table "
+        "anew with INSERT OVERWRITE.",
+    )
 
 
 def _definition_for_insert(table: HiveTable | None, base: WriteState | None) -> TableDefinition:

@@ -421,8 +421,8 @@ def test_files_that_lie_in_the_directory_of_a_new_partition_are_replaced_as_hive
 def test_no_row_is_added_while_the_warehouse_is_not_mounted(world: World, rows: str) -> None:
     """They would be in another directory, which nobody sees once it is mounted; of a new version, the old ones, too."""
     world.run("t", world.sql("SELECT 0L AS a"))
+    participant = world.offer("t", world.sql(rows), INTO)
     with unmounted(world.warehouse):
-        participant = world.offer("t", world.sql(rows), INTO)
         participant.begin()
         with pytest.raises(CatalogError, match=r"default\.t was not written: its directory .* Is its file system"):
             participant.write(world.sql(rows))
@@ -431,3 +431,19 @@ def test_no_row_is_added_while_the_warehouse_is_not_mounted(world: World, rows: 
     assert world.rows("t") == [(0,)]
     world.run("t", world.sql("SELECT 1L AS a"), INTO)
     assert world.rows("t") == [(0,), (1,)]
+
+
+@pytest.mark.promise("session-tables", "no write of a local table whose directory is not mounted begins", detail=True)
+@pytest.mark.parametrize("purpose", [INTO, Purpose.INSERT_OVERWRITE, Purpose.REPLACE_TABLE_AS])
+@pytest.mark.parametrize("partitions", [(), ("k",)])
+def test_no_write_begins_while_the_warehouse_is_not_mounted(
+    world: World, purpose: Purpose, partitions: tuple[str, ...]
+) -> None:
+    """What it would publish would be hidden once the warehouse is mounted."""
+    rows = world.sql("SELECT 1L AS a, 2 AS k")
+    world.run("t", rows, by=partitions)
+    with unmounted(world.warehouse), pytest.raises(CatalogError, match=r"t was not written: .* is gone.*mkdir -p"):
+        world.offer("t", rows, purpose, by=partitions)
+    assert world.rows("t") == [(1, 2)]
+    world.run("t", rows, INTO, by=partitions)
+    assert world.rows("t") == [(1, 2), (1, 2)]

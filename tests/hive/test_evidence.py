@@ -139,7 +139,9 @@ def test_the_metastore_is_read_as_often_for_many_leftovers_as_for_one(
     place.write(path=TWO).commit()
     store, asked = type(place.metastore()), []
     plain = store.get_table
-    monkeypatch.setattr(store, "get_table", lambda self, *names: asked.append(names) or plain(self, *names))
+    monkeypatch.setattr(
+        store, "get_table", lambda self, *names, **how: asked.append(names) or plain(self, *names, **how)
+    )
     counts = []
     for leftovers in (1, 6):
         for _ in range(leftovers):
