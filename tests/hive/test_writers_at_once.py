@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 import twophase
 from tests.hive.conftest import start_session
 from twophase import failpoints
+from twophase.errors import WriteConflictError
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +32,15 @@ def at_once(work: Callable[[int], Any], count: int, threads: int = 4) -> None:
     with ThreadPoolExecutor(threads) as pool:
         for done in [pool.submit(work, number) for number in range(count)]:
             done.result()
+
+
+def move(spark: SparkSession, name: str) -> None:
+    """Point a table at a copy of its files, as another application does."""
+    metastore = twophase.attach(spark).catalog("hive").metastore
+    table = metastore.get_table("default", name.lower())
+    other = f"{table.location}-other"
+    shutil.copytree(table.location.removeprefix("file:"), other.removeprefix("file:"))
+    metastore.point_table(replace(table, location=other).with_stamp("other-20260101t000000-00000000"), 1, 500)
 
 
 def rows(spark: SparkSession, table: str) -> list[tuple[Any, ...]]:
@@ -102,11 +112,7 @@ def test_an_insert_goes_to_where_another_application_has_put_a_table_that_this_s
     spark.sql(f"CREATE TABLE {table} (id {column}) USING parquet")
     spark.sql(f"INSERT INTO {table} SELECT CAST(1 AS {column})")
     assert spark.table(table).count() == 1  # Spark now caches the relation, with the table's entry.
-    metastore = twophase.attach(spark).catalog("hive").metastore
-    found = metastore.get_table("default", table.lower())
-    other = f"{found.location}-other"
-    shutil.copytree(found.location.removeprefix("file:"), other.removeprefix("file:"))
-    metastore.point_table(replace(found, location=other).with_stamp("other-20260101t000000-00000000"), 1, 500)
+    move(spark, table)
     spark.sql(f"INSERT {insert} {table} SELECT CAST(2 AS {column})")
     assert [str(*row) for row in rows(spark, table)] == (["1", "2"] if insert == "INTO" else ["2"])
 
@@ -141,3 +147,20 @@ def test_an_overwrite_that_has_waited_for_another_one_replaces_what_that_has_pub
     failpoints.disarm()
     assert waiting.is_set()
     assert rows(spark, "awaited") == [(3,)]
+
+
+@pytest.mark.parametrize("before", ["INTO", "OVERWRITE"])
+def test_an_overwrite_is_refused_if_another_application_moves_its_table_just_before_the_publish(
+    spark: SparkSession, before: str
+) -> None:
+    """The table as the statement's analysis has loaded it is compared with the one that the publish changes."""
+    table = f"moved_{before.lower()}"
+    spark.sql(f"CREATE TABLE {table} (id INT) USING parquet")
+    for _ in range(2):
+        assert spark.table(table).count() <= 1
+        spark.sql(f"INSERT {before} {table} SELECT 1")
+    failpoints.arm("hive.pointer.publish", lambda _: move(spark, table), nth=1)
+    with pytest.raises(WriteConflictError, match=rf"default\.{table} was not written"):
+        spark.sql(f"INSERT OVERWRITE {table} SELECT 2")
+    failpoints.disarm()
+    assert set(rows(spark, table)) == {(1,)}
