@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import random
 import shutil
 import signal
 import socket
@@ -23,6 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HOST = "127.0.0.1"
+#: Below those that Linux (32768 and above) and other systems hand out, above the usual services.
+PORTS = range(20_000, 32_000)
 #: Seconds that a server may take until it answers; the Java ones need about 15 on a quiet machine with two cores.
 DEADLINE = 150.0
 #: The processes of the tests are killed, the machine is not: an embedded metastore need not wait for its disk.
@@ -391,10 +394,16 @@ def s3() -> Iterator[Server]:
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody listens on now."""
-    with socket.socket() as sock:
-        sock.bind((HOST, 0))
-        return int(sock.getsockname()[1])
+    """A port of the loopback that nobody listens on now, and that no system hands out for port 0.
+
+    A server binds it seconds later. Until then a socket of Spark's could have been given the port, and would have
+    answered in the server's place.
+    """
+    for port in random.sample(PORTS, len(PORTS)):
+        with socket.socket() as sock, contextlib.suppress(OSError):
+            sock.bind((HOST, port))
+            return port
+    raise RuntimeError(f"None of the ports {PORTS.start} to {PORTS.stop} is free.")
 
 
 @contextlib.contextmanager

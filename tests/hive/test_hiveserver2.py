@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from pyspark.sql import functions
 
 from tests.hive.conftest import start_session
 from tests.hive.world import World
-from tests.servers import Server
+from tests.servers import Server, free_port
 from twophase.catalog import TableChange
 from twophase.catalogs.hive.identity import STORE
 from twophase.catalogs.hive.metastore import Metastore
@@ -183,10 +182,7 @@ def test_nested_types_survive(world: World) -> None:
 
 
 def test_a_server_that_is_not_there_is_reported_without_the_password(world: World) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    facts = {"host": "127.0.0.1", "port": str(port), "auth": "CUSTOM", "username": "ann", "password": SECRET}
+    facts = {"host": "127.0.0.1", "port": str(free_port()), "auth": "CUSTOM", "username": "ann", "password": SECRET}
     other = world.with_options(metastore="hiveserver2", **facts)
     with pytest.raises(CatalogError, match="cannot be reached") as caught:
         other.catalog.list_databases()

@@ -29,6 +29,13 @@ def test_a_server_answers_sql(name: str, request: pytest.FixtureRequest) -> None
         engine.dispose()
 
 
+def test_no_socket_of_another_program_is_given_the_port_of_a_server_that_starts() -> None:
+    with socket.socket() as other:
+        other.bind((servers.HOST, 0))
+        assert other.getsockname()[1] not in servers.PORTS
+    assert servers.free_port() in servers.PORTS
+
+
 def test_a_server_and_its_data_are_gone_after_its_block() -> None:
     with servers.postgresql() as server:
         assert answers(server.port)
