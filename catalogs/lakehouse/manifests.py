@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from pyiceberg.avro.file import AvroFile
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
     DataFile,
@@ -23,6 +24,7 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.table import TableProperties
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import TOTAL_DATA_FILES, Snapshot
 from pyiceberg.utils.concurrent import ExecutorFactory
 
 from twophase.catalogs.lakehouse.errors import reading_manifests
@@ -100,15 +102,47 @@ def manifests_of(io: FileIO, metadata: TableMetadata, snapshot_id: int | None) -
     if found is None:
         with reading_manifests(snapshot.manifest_list):
             found = tuple(snapshot.manifests(io))
+            if _is_cut(io, snapshot, found):
+                raise EOFError(f"it ends after {len(found)} manifests, without all files of its snapshot")
         if len(found) <= _LONGEST_LIST:
             _lists.put(snapshot.manifest_list, found)
     return list(found)
 
 
+def _is_cut(io: FileIO, snapshot: Snapshot, listed: Iterable[ManifestFile]) -> bool:
+    """Whether a manifest list has lost its end: where a block is not whole, PyIceberg takes it for the end.
+
+    A snapshot's summary need not count its files, nor count them well: it alone proves nothing, but of an empty list.
+    """
+    told = None if snapshot.summary is None else snapshot.summary[TOTAL_DATA_FILES]
+    counts = [(m.added_files_count or 0) + (m.existing_files_count or 0) for m in listed if is_data(m)]
+    if told is not None and sum(counts) >= int(told):
+        return False
+    with AvroFile[Any](io.new_input(snapshot.manifest_list)) as avro:
+        marker = avro.header.sync
+    with io.new_input(snapshot.manifest_list).open() as file:
+        content = file.read()
+    # The marker follows the header and each block.
+    return not content.endswith(marker) or (told is not None and content.count(marker) == 1)
+
+
 def entries_of(io: FileIO, manifest: ManifestFile, *, discard_deleted: bool = True) -> list[ManifestEntry]:
     """The live files of a manifest, or also those that its snapshot has removed."""
     with reading_manifests(manifest.manifest_path):
-        return manifest.fetch_manifest_entry(io, discard_deleted)
+        found = manifest.fetch_manifest_entry(io, discard_deleted=False)
+        # Lists of format version 1 need not have the counts.
+        counts = (manifest.added_files_count, manifest.existing_files_count, manifest.deleted_files_count)
+        if len(found) < sum(count or 0 for count in counts):
+            raise EOFError(f"it ends after {len(found)} of {counts} files (added, kept, removed)")
+    return [entry for entry in found if not discard_deleted or entry.status != ManifestEntryStatus.DELETED]
+
+
+def check_lengths(io: FileIO, listed: Iterable[ManifestFile]) -> None:
+    """Refuse manifests that have lost their ends, before PyIceberg reads them: it would not notice."""
+    for manifest in listed:
+        with reading_manifests(manifest.manifest_path):
+            if (length := len(io.new_input(manifest.manifest_path))) < manifest.manifest_length:
+                raise EOFError(f"it has {length} of {manifest.manifest_length} bytes")
 
 
 def removed_in(io: FileIO, manifest: ManifestFile, snapshot_id: int) -> list[str]:

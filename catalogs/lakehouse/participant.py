@@ -339,7 +339,7 @@ class LakehouseParticipant(Member):
         snapshot = None if found is None else found.metadata.snapshot_by_id(self.snapshot_id)
         if found is None or snapshot is None:
             return
-        listed = snapshot.manifests(self.io)
+        listed = manifests.manifests_of(self.io, found.metadata, self.snapshot_id)
         published = {found.location, snapshot.manifest_list, *(m.manifest_path for m in listed)}
         for place in places:
             place.remove_tries(self.lakehouse.files, published)

@@ -14,7 +14,8 @@ from pyiceberg.table import DataScan, FileScanTask
 from pyiceberg.table.metadata import TableMetadata
 
 from twophase.catalog.reading import BatchReader, Filter
-from twophase.catalogs.lakehouse import definitions
+from twophase.catalogs.lakehouse import definitions, manifests
+from twophase.catalogs.lakehouse.errors import reading_metadata
 from twophase.catalogs.lakehouse.reading import check_formats, expression_of
 from twophase.catalogs.lakehouse.reading_file import FORMATS, rows_of
 from twophase.errors import CatalogError
@@ -52,6 +53,8 @@ class IcebergReader(BatchReader):
             found = expression_of(condition, self.schema)
             wanted = wanted if found is None else And(wanted, found)
         projected = self.schema.select(*columns)
+        with reading_metadata(self.path, self.metadata.location):
+            manifests.check_lengths(self.io, manifests.manifests_of(self.io, self.metadata, self.snapshot_id))
         scan = DataScan(self.metadata, self.io, row_filter=wanted, snapshot_id=self.snapshot_id)
         try:
             tasks = list(scan.plan_files())

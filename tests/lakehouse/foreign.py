@@ -20,7 +20,7 @@ from pyiceberg.manifest import (
     write_manifest_list,
 )
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+from pyiceberg.table.snapshots import TOTAL_DATA_FILES, Operation, Snapshot, Summary
 from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate
 from pyiceberg.typedef import Record
 
@@ -134,7 +134,7 @@ def _commit(table: Table, file: DataFile) -> None:
         parent_snapshot_id=parent.snapshot_id,
         sequence_number=sequence,
         manifest_list=listed,
-        summary=Summary(operation=Operation.DELETE),
+        summary=Summary(Operation.DELETE, **{TOTAL_DATA_FILES: str(len(list(table.scan().plan_files())))}),
         schema_id=metadata.current_schema_id,
     )
     updates = (
