@@ -24,7 +24,7 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.table import TableProperties
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import TOTAL_DATA_FILES, Snapshot
+from pyiceberg.table.snapshots import TOTAL_DATA_FILES, TOTAL_DELETE_FILES, Snapshot
 from pyiceberg.utils.concurrent import ExecutorFactory
 
 from twophase.catalogs.lakehouse.errors import reading_manifests
@@ -114,16 +114,16 @@ def _is_cut(io: FileIO, snapshot: Snapshot, listed: Iterable[ManifestFile]) -> b
 
     A snapshot's summary need not count its files, nor count them well: it alone proves nothing, but of an empty list.
     """
-    told = None if snapshot.summary is None else snapshot.summary[TOTAL_DATA_FILES]
-    counts = [(m.added_files_count or 0) + (m.existing_files_count or 0) for m in listed if is_data(m)]
-    if told is not None and sum(counts) >= int(told):
+    summary: Mapping[str, str] = snapshot.summary or {}
+    told = int(summary.get(TOTAL_DATA_FILES) or 0) + int(summary.get(TOTAL_DELETE_FILES) or 0)
+    if 0 < told <= sum((m.added_files_count or 0) + (m.existing_files_count or 0) for m in listed):
         return False
     with AvroFile[Any](io.new_input(snapshot.manifest_list)) as avro:
         marker = avro.header.sync
     with io.new_input(snapshot.manifest_list).open() as file:
         content = file.read()
     # The marker follows the header and each block.
-    return not content.endswith(marker) or (told is not None and content.count(marker) == 1)
+    return not content.endswith(marker) or (told > 0 and content.count(marker) == 1)
 
 
 def entries_of(io: FileIO, manifest: ManifestFile, *, discard_deleted: bool = True) -> list[ManifestEntry]:
