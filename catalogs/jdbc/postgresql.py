@@ -123,6 +123,10 @@ AND NOT EXISTS (
 """
 
 
+#: After a wait for a lock, a statement must see what was committed meanwhile, whatever the role's or server's default.
+_SESSION = "-c TimeZone=UTC -c DateStyle=ISO -c statement_timeout=0 -c default_transaction_isolation=read\\ committed"
+
+
 class PostgreSQL(Database):
     """PostgreSQL 12 and later."""
 
@@ -145,7 +149,7 @@ class PostgreSQL(Database):
         milliseconds = self.settings.lock_timeout * 1000
         arguments: dict[str, Any] = {
             "connect_timeout": self.settings.connect_timeout,
-            "options": f"-c lock_timeout={milliseconds} -c TimeZone=UTC -c DateStyle=ISO -c statement_timeout=0",
+            "options": f"-c lock_timeout={milliseconds} {_SESSION}",
             "application_name": label or "twophase",
         }
         given = self.settings.parsed.query

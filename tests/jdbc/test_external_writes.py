@@ -86,6 +86,22 @@ def test_what_another_program_had_begun_to_write_before_the_publish_is_a_conflic
     assert ordered(place.rows(path)) == ordered([*ROWS, (3, "three")])
 
 
+@pytest.mark.parametrize("place", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_a_default_isolation_level_of_the_role_hides_nothing_that_is_committed_during_a_wait(
+    place: Place, path: ObjectPath, level: str
+) -> None:
+    place.execute(f"ALTER ROLE twophase SET default_transaction_isolation = '{level}'")
+    try:
+        catalog = place.catalog()
+        test_what_another_program_had_begun_to_write_before_the_publish_is_a_conflict(
+            place, catalog, path, Purpose.INSERT_OVERWRITE
+        )
+        catalog.close()
+    finally:
+        place.execute("ALTER ROLE twophase RESET default_transaction_isolation")
+
+
 def test_another_programs_appends_are_no_conflict_for_an_append_nor_where_they_are_to_be_ignored(
     place: Place, catalog: JdbcCatalog, path: ObjectPath
 ) -> None:
