@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 
@@ -93,8 +94,9 @@ class HiveServer2Metastore(Metastore):
     def get_database(self, database: str) -> dict[str, str] | None:
         if database not in self.list_databases():
             return None
+        # Of a database Spark tells the location as a URI, of tables and partitions as a path, where a % is just that.
         rows = {str(row[0]): str(row[1]) for row in self._run(f"DESCRIBE DATABASE EXTENDED {quote(database)}")}
-        return {"location": _path(rows.get("Location", "")), "comment": rows.get("Comment", "")}
+        return {"location": unquote(rows.get("Location", "")), "comment": rows.get("Comment", "")}
 
     def create_database(self, database: str, properties: Mapping[str, str], *, ignore_if_exists: bool) -> None:
         if database in self.list_databases():
@@ -275,7 +277,7 @@ class HiveServer2Metastore(Metastore):
         rows = self._run(f"DESCRIBE TABLE EXTENDED {name} {ddl.partition_spec(partition)} AS JSON")
         facts = json.loads(rows[0][0])
         location = (facts.get("partition_location") or facts.get("location") or "") or _nested(facts, "location")
-        return replace(partition, location=_path(str(location)))
+        return replace(partition, location=str(location))
 
     def add_partitions(self, table: HiveTable, partitions: Sequence[HivePartition]) -> None:
         for start in range(0, len(partitions), self.ADD_BATCH):
@@ -306,7 +308,7 @@ def _table(database: str, name: str, facts: Mapping[str, Any]) -> HiveTable:
         kind=kind if kind in (MANAGED, EXTERNAL, VIEW) else EXTERNAL,
         schema=pa.schema(ordered),
         provider=str(facts["provider"]).lower() if facts.get("provider") else None,
-        location=_path(str(facts["location"])) if facts.get("location") else None,
+        location=str(facts["location"]) if facts.get("location") else None,
         partition_columns=keys,
         bucketing=_buckets(facts),
         options=options,
@@ -328,7 +330,7 @@ def _located(database: str, name: str, text: str) -> Located | None:
     if facts["Type"][0] not in (MANAGED, EXTERNAL) or any(word == "Partition Columns" for word, _, _ in lines):
         return None
     stamp = _STAMP.search(text)
-    kind, location = facts["Type"][0], _path(facts["Location"][0])
+    kind, location = facts["Type"][0], facts["Location"][0]
     return Located(database, name, kind, location, stamp=None if stamp is None else unfenced(stamp[1]))
 
 
@@ -367,13 +369,6 @@ def _nested(facts: Any, key: str) -> str:
             return str(facts[key])
         return next((found for value in facts.values() if (found := _nested(value, key))), "")
     return ""
-
-
-def _path(location: str) -> str:
-    """Convert a location to a Hadoop path string."""
-    from urllib.parse import unquote
-
-    return unquote(location) if "%" in location else location
 
 
 def _temporary(row: tuple[Any, ...]) -> bool:

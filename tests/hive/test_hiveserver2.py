@@ -161,6 +161,33 @@ def test_a_location_is_what_the_user_wrote_and_no_variable_of_the_server(world: 
     assert found == {"2": f"file:{odd[0]}/k=2", "3": f"file:{odd[1]}", "4": f"file:{odd[3]}"}
 
 
+@pytest.mark.promise(
+    "same-answers", "a partition value through HiveServer2 may hold what its directory escapes", detail=True
+)
+def test_a_partition_whose_directory_is_escaped_is_read_and_overwritten_where_it_is(world: World) -> None:
+    world.run(
+        "p", world.sql("SELECT 1L AS id, v AS k FROM VALUES ('a:b'), ('100%25') AS t(v)"), by=["k"], database="shop"
+    )
+    world.run("p", world.sql("SELECT 2L AS id, 'a:b' AS k"), Purpose.INSERT_INTO, database="shop")
+    assert rows(world, "p") == [(1, "100%25"), (1, "a:b"), (2, "a:b")]
+    nine = world.sql("SELECT 9L AS id, '100%25' AS k")
+    world.run("p", nine, Purpose.INSERT_OVERWRITE, overwrite=OverwriteScope({}, True), database="shop")
+    assert rows(world, "p") == [(1, "a:b"), (2, "a:b"), (9, "100%25")]
+
+
+def test_a_location_with_a_percent_sign_is_the_one_that_the_server_names(world: World, tmp_path: Path) -> None:
+    place = f"{tmp_path}/x%20y"
+    for name in ("placed", "other"):
+        world.run(name, world.sql("SELECT 1L AS id"), database="shop", location=f"{place}/{name}")
+    world.run("placed", world.sql("SELECT 2L AS id"), Purpose.INSERT_INTO, database="shop")
+    assert rows(world, "placed") == [(1,), (2,)]
+    located = {table.name: table.location for table in world.catalog.metastore.located_tables("shop")}
+    assert located == {name: f"file:{place}/{name}" for name in ("placed", "other")}
+    world.catalog.create_database("odd", properties={"location": f"file:{place}"})
+    assert world.catalog.load_database("odd")["location"] == f"file:{place}"
+    world.catalog.drop_database("odd")
+
+
 def test_one_statement_returns_the_locations_of_all_tables(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     df = world.sql("SELECT id, id % 2 AS k FROM range(2)")
     for name, facts in {"plain": {}, "parted": {"by": ["k"]}, "odd": {"comment": "x\nLocation: /y\nType: z"}}.items():
