@@ -91,6 +91,8 @@ class LakehouseParticipant(Member):
                 "catalog": self.catalog.name,
                 "location": self.place.location,
                 "key": self.place.key,
+                "uuid": self.document.get("uuid"),
+                "is_new": self.effect == CREATE,
                 "last_sequence_number": self.document["last_sequence_number"],
             }
             since = float(self.document["since"])

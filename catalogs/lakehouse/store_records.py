@@ -8,10 +8,12 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.table.metadata import TableMetadata
 
 from twophase.catalogs.files import Files, is_below
 from twophase.catalogs.lakehouse.errors import UnreadableMetadataError
@@ -90,19 +92,36 @@ class RecordingStore(Store):
         return replace(record, state=PUBLISHED, metadata_location=location)
 
     def _found(self, record: Staged, *, thorough: bool) -> Loaded | None:
-        """The table that a participant writes; if ``thorough``, also a renamed or dropped one."""
-        place = place_of(record).location
-        pointer = self.pointer(record.target)
-        if pointer is None or not is_below(pointer, place):
-            pointer = self._elsewhere(place) if thorough else None
+        """The table that a participant writes; if ``thorough``, also a renamed or dropped one.
+
+        It is known by its identity: its metadata may be elsewhere than its location, and its location may change.
+        """
+        uuid, place = record.document.get("uuid"), place_of(record).location
+        loaded = self.load(record.target)
+        if loaded is not None and _is(loaded.metadata, uuid, place):
+            return loaded
+        if not thorough:
+            return None
+        if (found := self._elsewhere(uuid, place, far=not record.document.get("is_new", True))) is not None:
+            return found
+        pointer = self._records.pointer_of_dropped(place)
         return None if pointer is None else Loaded(pointer, self.metadata(record.target, pointer))
 
-    def _elsewhere(self, place: str) -> str | None:
-        return self._table_at(place) or self._records.pointer_of_dropped(place)
+    def _elsewhere(self, uuid: str | None, place: str, *, far: bool) -> Loaded | None:
+        """A table, whatever its name; with ``far`` also one whose metadata is not below its location.
 
-    def _table_at(self, place: str) -> str | None:
-        """Pointer of the table at a location, whatever its name."""
-        return next((found for found in self.all_tables().values() if is_below(found, place)), None)
+        The latter reads the metadata of all tables; nobody moves that of a new table between its publish and the end of
+        its transaction, and renames it, too.
+        """
+        tables = self.all_tables()
+        for path, pointer in tables.items():
+            if is_below(pointer, place) and _is(metadata := self.metadata(path, pointer), uuid, place):
+                return Loaded(pointer, metadata)
+        for path, pointer in tables.items() if far else ():
+            with suppress(UnreadableMetadataError):
+                if _is(metadata := self.metadata(path, pointer), uuid, place):
+                    return Loaded(pointer, metadata)
+        return None
 
     def states(self, participants: Sequence[str]) -> dict[str, str]:
         found = [self.staged(participant) for participant in participants]
@@ -158,11 +177,11 @@ class RecordingStore(Store):
     def drop(self, path: ObjectPath, pointer: str, table: Loaded | None) -> bool:
         if table is None:
             return self._drop(path, pointer)
-        place = table.metadata.location
-        self._records.add_dropped(path, place, pointer, str(table.metadata.table_uuid))
+        place, uuid = table.metadata.location, str(table.metadata.table_uuid)
+        self._records.add_dropped(path, place, pointer, uuid)
         is_gone = self._drop(path, pointer)
         # If another session has dropped the table, the record is correct.
-        if not is_gone and self._table_at(place) is not None:
+        if not is_gone and self._elsewhere(uuid, place, far=True) is not None:
             self._records.remove_dropped(place)
         return is_gone
 
@@ -175,3 +194,8 @@ class RecordingStore(Store):
 
     def forget_dropped(self, location: str) -> None:
         self._records.remove_dropped(location)
+
+
+def _is(metadata: TableMetadata, uuid: str | None, place: str) -> bool:
+    """Whether a table has an identity; an older version of twophase has recorded only its location."""
+    return metadata.location == place if uuid is None else str(metadata.table_uuid) == uuid

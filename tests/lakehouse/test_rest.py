@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.table.update import SetLocationUpdate
 
 from tests.lakehouse.places import RestLake, open_lakehouse, ordered
 from tests.lakehouse.rest_server import TOKEN, rest_catalog
@@ -116,6 +117,31 @@ def test_the_outcome_of_a_lost_reply_is_true_and_a_publish_is_undone(
     assert not any(participant.document["key"] in file for file in lake.files() if file.endswith(".parquet"))
     if purpose is not CREATE:
         assert ordered(lake.rows(path)) == ROWS
+
+
+@pytest.mark.promise("clean", "rows of a table with its metadata outside its location, or moved or renamed since, stay")
+@pytest.mark.parametrize("since", ["nothing", "moved", "renamed"])
+def test_files_of_a_table_stay_whose_metadata_is_outside_its_location(
+    catalog: LakehouseCatalog, lake: RestLake, path: ObjectPath, since: str, tmp_path: Path
+) -> None:
+    """The driver dies after the publish; another engine has changed the table since."""
+    run(catalog, path, properties={"write.metadata.path": f"file://{tmp_path}/elsewhere"})
+    participant = stage(catalog, path, INSERT, [(9, "nine")])
+    participant.commit()
+    with lake.iceberg() as other:
+        if since == "moved":
+            update = SetLocationUpdate(location=f"file://{tmp_path}/new")
+            other.commit_table(other.load_table(tuple(path.to_document())), (), (update,))
+        if since == "renamed":
+            other.rename_table(tuple(path.to_document()), (path.database, "another"))
+            path = ObjectPath.of(path.database, "another")
+    fresh = lake.catalog()
+    recovered = fresh.restore(participant.document)
+    assert recovered.outcome() is Outcome.PUBLISHED
+    recovered.abort()
+    assert fresh.leftovers() == []
+    assert ordered(lake.rows(path)) == ordered([*ROWS, (9, "nine")])
+    fresh.close()
 
 
 def test_a_server_that_is_gone_is_an_unknown_outcome_and_shows_no_token(tmp_path: Path) -> None:
