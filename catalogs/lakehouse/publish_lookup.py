@@ -76,15 +76,20 @@ def published_as(io: FileIO, loaded: Loaded, record: Staged, *, thorough: bool) 
 
 
 def _is_needed(io: FileIO, metadata: TableMetadata, place: Place, record: Staged) -> bool:
-    """Return True if any manifest of the current table lists a file of the participant."""
-    current = metadata.current_snapshot()
-    if current is None:
-        return False
-    # Manifests older than the participant cannot list its files.
+    """Return True if any snapshot of a table needs a file of the participant: a branch or a tag may name it."""
+    # Snapshots and manifests older than the participant cannot list its files.
     since = record.document["last_sequence_number"]
-    with reading_metadata(record.target, current.manifest_list):
-        listed = manifests.manifests_of(io, metadata, current.snapshot_id)
-        return any(_lists(io, manifest, place) for manifest in listed if manifest.sequence_number > since)
+    seen: set[str] = set()
+    with reading_metadata(record.target, metadata.location):
+        for snapshot in reversed(metadata.snapshots):
+            if (snapshot.sequence_number or 0) <= since:
+                continue
+            for manifest in manifests.manifests_of(io, metadata, snapshot.snapshot_id):
+                if manifest.sequence_number > since and manifest.manifest_path not in seen:
+                    if _lists(io, manifest, place):
+                        return True
+                    seen.add(manifest.manifest_path)
+    return False
 
 
 def _lists(io: FileIO, manifest: ManifestFile, place: Place) -> bool:

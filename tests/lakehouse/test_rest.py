@@ -15,7 +15,7 @@ from pyiceberg.table.update import SetLocationUpdate
 
 from tests.lakehouse.places import RestLake, open_lakehouse, ordered
 from tests.lakehouse.rest_server import TOKEN, rest_catalog
-from tests.lakehouse.statements import ROWS, drop_renamed, drop_twice, run, stage
+from tests.lakehouse.statements import ROWS, SCHEMA, drop_renamed, drop_twice, run, stage
 from twophase import failpoints
 from twophase.catalog import TableChange
 from twophase.catalogs.lakehouse import LakehouseCatalog, store_rest
@@ -142,6 +142,28 @@ def test_files_of_a_table_stay_whose_metadata_is_outside_its_location(
     assert fresh.leftovers() == []
     assert ordered(lake.rows(path)) == ordered([*ROWS, (9, "nine")])
     fresh.close()
+
+
+@pytest.mark.promise("clean", "rows that only a tag or a branch of another engine needs stay after a crash, too")
+def test_files_stay_that_only_a_tag_of_another_engine_needs(
+    catalog: LakehouseCatalog, lake: RestLake, path: ObjectPath
+) -> None:
+    """The driver dies after the publish; the snapshot that says so is expired since."""
+    run(catalog, path)
+    key, value = "write.metadata.previous-versions-max", "1"
+    catalog.alter_table(path, [TableChange("set_property", (), {"key": key, "value": value})])
+    participant = stage(catalog, path, INSERT, [(9, "nine")])
+    participant.commit()
+    table = lake.load(path)
+    table.append(pa.table({"id": [8], "name": ["eight"]}, schema=SCHEMA))
+    table.manage_snapshots().create_tag(tagged := table.current_snapshot().snapshot_id, "kept").commit()
+    table.delete()
+    table.maintenance.expire_snapshots().by_id(participant.snapshot_id).commit()
+    recovered = lake.catalog().restore(participant.document)
+    assert recovered.outcome() is Outcome.PUBLISHED
+    recovered.abort()
+    found = lake.load(path).scan(snapshot_id=tagged).to_arrow().to_pylist()
+    assert ordered([tuple(row.values()) for row in found]) == ordered([*ROWS, (8, "eight"), (9, "nine")])
 
 
 def test_a_server_that_is_gone_is_an_unknown_outcome_and_shows_no_token(tmp_path: Path) -> None:
