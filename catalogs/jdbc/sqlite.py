@@ -294,6 +294,10 @@ class SQLite(Database):
             return [""]
         return [""] if first is None else self.ranges(number, first, last + 1, last - first + 1)
 
+    def compares_texts(self, column: Column) -> bool:
+        # Where nothing was declared (nor of an expression of a view, NUM), 2 is no '2': a comparison converts nothing.
+        return column.type.upper() not in ("", "NUM")
+
     def to_arrow(self, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         """Convert from SQLite's storage classes: dates are stored as texts, booleans as numbers."""
         if _is.is_boolean(kind):
