@@ -267,7 +267,12 @@ class SQLite(Database):
                 own.execute(f"CREATE TABLE {_SPOOL} ({body})")
                 own.execute("BEGIN")
                 for batch in batches:
-                    _insert(own, [_values(field, column) for field, column in rendering.plain(batch)])
+                    plain = rendering.plain(batch)
+                    values = [_values(field, column) for field, column in plain]
+                    for (field, column), declared, given in zip(plain, columns.values(), values, strict=True):
+                        if _changes(column.type, declared):
+                            _check_kept(field.name, column.type, declared, given)
+                    _insert(own, values)
                 own.execute("COMMIT")
             yield file
 
@@ -315,6 +320,38 @@ class SQLite(Database):
         if _is.is_string(kind):
             return pa.array([v if v is None or isinstance(v, str) else str(v) for v in values], kind)
         return pa.array(values, kind)
+
+
+def _changes(kind: Any, declared: str) -> bool:
+    """Whether SQLite may change values in a column, which it does if it makes numbers of texts: by its affinity."""
+    word = declared.upper()
+    keeps = not word or any(part in word for part in ("CHAR", "CLOB", "TEXT", "BLOB"))
+    if keeps and "INT" not in word:
+        return False
+    is_text = _is.is_string(kind) or _is.is_large_string(kind)
+    return is_text or (_is.is_decimal(kind) and kind.precision > _EXACT_DIGITS)
+
+
+def _check_kept(name: str, kind: Any, declared: str, given: list[Any]) -> None:
+    """Refuse values that a column would change in silence: 007 to 7 if it was declared STRING.
+
+    Raises
+    ------
+    CatalogError
+        The message names the column and such a value.
+    """
+    with closing(sqlite3.connect(":memory:")) as own:
+        own.execute(f"CREATE TABLE probe (value {declared})")
+        own.executemany("INSERT INTO probe VALUES (?)", zip(given))
+        stored = [value for (value,) in own.execute("SELECT value FROM probe")]
+    for value, made in zip(given, stored, strict=True):
+        is_decimal = _is.is_decimal(kind)
+        if made is not None and not (Decimal(str(made)) == Decimal(value) if is_decimal else str(made) == value):
+            better = _decimal_type(kind) if is_decimal else "TEXT"
+            raise CatalogError(
+                f"Column {name!r} was declared {declared}: SQLite would store {made!r} there for {value!r}.",
+                hint=f"Declare it {better}, which keeps each value; no row was written.",
+            )
 
 
 def _insert(connection: sqlite3.Connection, columns: Sequence[list[Any]]) -> None:

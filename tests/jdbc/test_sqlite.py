@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from tests.jdbc.conftest import make_place
 from tests.jdbc.places import Place
+from tests.jdbc.statements import run, stage
 from twophase.catalog.reading import Filter
 from twophase.catalogs.jdbc import JdbcCatalog
-from twophase.model import ObjectPath
+from twophase.errors import CatalogError
+from twophase.model import ObjectPath, Purpose
 
 
 @pytest.fixture
@@ -37,3 +41,40 @@ def test_a_condition_finds_a_text_in_a_column_that_was_declared_without_a_type(
     assert reader is not None
     assert not reader.accepts(Filter("=", "n", ("2",))), "Spark must compare the texts itself: to SQLite 2 is no '2'."
     assert reader.accepts(Filter("=", "name", ("one",)))
+
+
+KEPT = ["abc", '{"a": 1}', "7", "", None, "9f0c2b6e-8a52-4a0e-9d5d-0e3c1e6f1a77", "x" * 70_000]
+
+
+@pytest.mark.parametrize("declared", ["STRING", "JSON"])
+def test_texts_are_kept_in_a_column_of_any_declared_type_or_refused(
+    place: Place, catalog: JdbcCatalog, declared: str
+) -> None:
+    """Such a column makes numbers of texts where it can."""
+    path = ObjectPath.of("main", "codes")
+    place.execute(f"CREATE TABLE codes (code {declared})")
+    schema = pa.schema([("code", pa.string())])
+    run(catalog, path, Purpose.INSERT_INTO, [(text,) for text in KEPT], schema)
+    for changed in ("007", "1e5", "0123456789012345678901", " 7"):
+        with pytest.raises(CatalogError, match=f"'code' was declared {declared}: SQLite would store") as refused:
+            stage(catalog, path, Purpose.INSERT_INTO, [("abc",), (changed,)], schema)
+        assert "Declare it TEXT" in str(refused.value)
+    assert [None if code is None else str(code) for (code,) in place.rows(path)] == KEPT
+
+
+def test_decimals_are_kept_in_a_column_of_any_declared_type_or_refused(place: Place, catalog: JdbcCatalog) -> None:
+    """A declared DECIMAL holds some fifteen digits; those beyond would become others."""
+    path = ObjectPath.of("main", "sums")
+    place.execute("CREATE TABLE sums (amount DECIMAL(20,2))")
+    schema, kept = (
+        catalog.load_table(path).schema,
+        [Decimal("-9999999999999.99"), Decimal("0.10"), None, Decimal("7E17")],
+    )
+    run(catalog, path, Purpose.INSERT_INTO, [(amount,) for amount in kept], schema)
+    with pytest.raises(CatalogError, match=r"'amount' was declared DECIMAL\(20,2\).*123456789012345678\.91") as refused:
+        stage(catalog, path, Purpose.INSERT_INTO, [(Decimal("123456789012345678.91"),)], schema)
+    assert "Declare it DECIMALTEXT(20,2)" in str(refused.value)
+    reader = catalog.read_source(path).reader
+    assert reader is not None
+    stored = [row["amount"] for part in reader.plan(["amount"], []) for batch in part() for row in batch.to_pylist()]
+    assert stored == kept
