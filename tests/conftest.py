@@ -64,8 +64,8 @@ _BEFORE_THE_STORE = {
     "test_a_bad_definition_is_refused_before_anything",
     "test_a_partition_transform_is_declared_or_refused",
 }
-#: The purposes whose participants differ most: of a new table, and of one that is there.
-_FIRST = {Purpose.CREATE_TABLE_AS, Purpose.INSERT_OVERWRITE}
+#: The purpose whose participant does most, and is tried on each store.
+_MOST = Purpose.INSERT_OVERWRITE
 #: Those whose participants are, once their target is looked up, those of another purpose; and the tests of that look.
 _AS_OTHERS = {Purpose.CREATE_TABLE_AS_IF_NOT_EXISTS, Purpose.CREATE_OR_REPLACE_TABLE_AS}
 _OF_THE_TARGET = {
@@ -120,7 +120,7 @@ def _repeats(item: pytest.Function, purpose: Purpose | None, *, of_another: bool
     """Whether a test of the conformance suite tries what others try, of its cases or on a catalog's first store."""
     if of_another:
         repeated = _IN_A_FRESH_PROCESS | _BEFORE_THE_STORE
-        return item.originalname in repeated if purpose is None else purpose not in _FIRST
+        return item.originalname in repeated if purpose is None else purpose is not _MOST
     is_long = hasattr(item.cls, "capabilities") and not item.nodeid.startswith(_QUICK)
     return is_long and purpose in _AS_OTHERS and item.originalname not in _OF_THE_TARGET
 

@@ -110,9 +110,29 @@ def is_thorough(crew: Crew, scenario: str) -> bool:
     return scenario in THOROUGH[crew.world.removeprefix("hive-")]
 
 
+#: What takes by the recipe ``pointer`` the steps of others, thorough ones or of an external table.
+REPEATING = {
+    "create external",
+    "create empty partitioned",
+    "replace with other columns",
+    "insert foreign",
+    "insert external",
+    "insert foreign partitioned",
+    "insert new partition",
+    "overwrite",
+    "overwrite static partition",
+    "overwrite foreign dynamic",
+    "overwrite external dynamic",
+    "create then insert",
+    "insert then drop",
+    "drop partitioned",
+    "drop foreign",
+}
+
+
 def _repeats(recipe: str, scenario: str) -> bool:
-    """Whether a scenario takes by this recipe the steps of a thorough one, and is tried by the other recipe."""
-    return recipe == "rename" and scenario not in THOROUGH[recipe]
+    """Whether a scenario takes by this recipe the steps of others, and its publish is tried anyhow."""
+    return scenario in REPEATING if recipe == "pointer" else scenario not in THOROUGH[recipe]
 
 
 def first_at(crew: Crew, scenario: str) -> Actions:

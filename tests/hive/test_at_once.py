@@ -18,7 +18,8 @@ from twophase.model import Outcome
 from twophase.spark.metastore.base import spark_errors
 from twophase.spark.metastore.session import SessionMetastore
 
-pytestmark = [pytest.mark.spark40, HIVE]
+spark40_first_cases = True
+pytestmark = HIVE
 
 TEXT = {
     "serde": "org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe",

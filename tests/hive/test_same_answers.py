@@ -13,7 +13,7 @@ from tests.hive.conftest import start_session
 from tests.spark.answers import Call, assert_same_answers
 from twophase.errors import AtomicityNotSupportedError
 
-pytestmark = pytest.mark.spark40
+spark40_first_cases = True
 
 STATEMENTS = [
     "SET hive.exec.dynamic.partition.mode = nonstrict",

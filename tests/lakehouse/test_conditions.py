@@ -16,7 +16,7 @@ from tests.levels import Levels
 from twophase.errors import AtomicityNotSupportedError, CatalogError, SnapshotTooOldError
 from twophase.model import Level
 
-pytestmark = pytest.mark.spark40
+spark40_first_cases = True
 
 #: What holds the Iceberg catalog of the session.
 KIND = "sqlite"

@@ -33,7 +33,7 @@ from twophase.spark.options import default_timeline
 from twophase.timeline.timeline import Timeline
 from twophase.transactions.coordinator import Coordinator
 
-pytestmark = pytest.mark.spark40
+spark40_first_cases = True
 
 
 @pytest.fixture(scope="module")

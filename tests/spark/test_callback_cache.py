@@ -18,7 +18,7 @@ from twophase.spark.jvm.callback_cache import ALWAYS, cached_callbacks
 from twophase.spark.jvm.callbacks import JavaCallable
 from twophase.spark.jvm.gateway import Jvm
 
-pytestmark = pytest.mark.spark40
+spark40_first_cases = True
 
 _AN_HOUR = 3_600_000
 #: Methods of Spark's interfaces that its first versions do not have.

@@ -20,7 +20,7 @@ from tests.spark.routed import drop_all, rows, stock_session
 from twophase.errors import TransactionAborted
 from twophase.spark.attach import Handle, handle_of
 
-pytestmark = pytest.mark.spark40
+spark40_first_cases = True
 
 Function = Callable[[DataFrame, int], Any]
 

@@ -12,7 +12,7 @@ from twophase.spark.jvm import local_properties
 from twophase.spark.jvm.callbacks import JavaCallable
 from twophase.spark.jvm.gateway import Jvm
 
-pytestmark = pytest.mark.spark40
+spark40_first_cases = True
 
 NAME = "twophase.test"
 

@@ -25,7 +25,7 @@ from twophase.spark.attach import Handle
 from twophase.spark.connector.catalog import NativeCatalog
 from twophase.testing import ChaosCatalog
 
-pytestmark = pytest.mark.spark40
+spark40_first_cases = True
 
 
 @pytest.fixture(scope="module")

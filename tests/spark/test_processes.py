@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.spark40
+spark40_first_cases = True
 
 #: A job that ends as many do, without stopping Spark.
 UNSTOPPED = """

@@ -21,7 +21,7 @@ from twophase.spark.attach import Handle
 from twophase.spark.jvm.local_properties import WRITE_HINTS
 from twophase.spark.routing.table_writer import SessionTableWriter
 
-pytestmark = pytest.mark.spark40
+spark40_first_cases = True
 
 
 @pytest.fixture(scope="module")

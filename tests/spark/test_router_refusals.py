@@ -20,7 +20,7 @@ from twophase.errors import AtomicityNotSupportedError
 from twophase.spark.attach import Handle
 from twophase.spark.routing.patches import router_of
 
-pytestmark = pytest.mark.spark40
+spark40_first_cases = True
 
 
 @pytest.fixture(scope="module")

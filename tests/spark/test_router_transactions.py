@@ -20,7 +20,7 @@ from tests.spark.conftest import Start
 from twophase.errors import AtomicityNotSupportedError, WriteConflictError
 from twophase.spark.attach import Handle
 
-pytestmark = pytest.mark.spark40
+spark40_first_cases = True
 
 
 @pytest.fixture(scope="module")

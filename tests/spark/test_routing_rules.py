@@ -25,7 +25,7 @@ from twophase.spark.jvm.gateway import Jvm
 from twophase.spark.jvm.java_sources import java_class
 from twophase.spark.routing.plan_answers import Answers
 
-pytestmark = pytest.mark.spark40
+spark40_first_cases = True
 
 SINGLE_PASS = "spark.sql.analyzer.singlePassResolver."
 #: An extension of somebody else: a rule in the same batch, and a parser around Spark's own. Both count their calls.

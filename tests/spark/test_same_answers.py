@@ -14,7 +14,7 @@ from tests.spark.answers import Call, assert_same_answers
 from tests.spark.conftest import Start
 from twophase.spark.attach import handle_of
 
-pytestmark = pytest.mark.spark40
+spark40_first_cases = True
 
 STATEMENTS = [
     # Tables of every kind

@@ -18,7 +18,7 @@ from twophase.spark.jvm.gateway import Jvm
 from twophase.spark.jvm.metastore import external_catalog
 from twophase.spark.jvm.table_events import TableListener
 
-pytestmark = pytest.mark.spark40
+spark40_first_cases = True
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,7 @@ from twophase.model import Level, ObjectPath
 from twophase.spark import active, blocks
 from twophase.testing import ChaosCatalog
 
-pytestmark = pytest.mark.spark40
+spark40_first_cases = True
 
 
 @pytest.fixture(scope="module")

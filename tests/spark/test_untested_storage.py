@@ -19,7 +19,7 @@ from twophase.catalogs.files import Files
 from twophase.catalogs.lakehouse.errors import UnreadableMetadataError
 from twophase.errors import AtomicityNotSupportedError
 
-pytestmark = pytest.mark.spark40
+spark40_first_cases = True
 
 OPTION = "spark.twophase.storage.untested"
 TIMELINE = "spark.twophase.timeline"
