@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from twophase.catalog.schema_changes import MERGE_SCHEMA
 from twophase.catalogs.files import normal, parent, refuse_untried
-from twophase.catalogs.hive import hard_links, layout, names
+from twophase.catalogs.hive import hard_links, layout, names, streamed
 from twophase.catalogs.hive.definitions import (
     FIELD_IDS,
     PROVIDERS,
@@ -170,6 +170,8 @@ def plan_write(
     _check_target(path, table, purpose, base, is_dropped=dropped is not None)
     if table is not None and base is None:
         _require_mounted(store, path, str(table.location))
+        if purpose.inserts:
+            streamed.refuse(store, path, table)
     brought = None
     if purpose.inserts:
         wanted = _definition_for_insert(table, base)

@@ -86,6 +86,40 @@ def test_a_streaming_query_into_a_table_that_moves_is_refused(spark: SparkSessio
         query.stop()
 
 
+#: Of a table that a streaming query writes, by a name of it: how it is made.
+STREAMED = {
+    "plain": "USING parquet",
+    "parted": "USING parquet PARTITIONED BY (k)",
+    "placed": "USING parquet LOCATION '{}'",
+}
+
+
+@pytest.mark.promise("streams", "a table that a streaming query writes takes no rows that are hidden by its log")
+@pytest.mark.parametrize("table", STREAMED)
+def test_a_table_that_a_streaming_query_writes_is_not_written_beside_it(
+    spark: SparkSession, tmp_path: Path, table: str
+) -> None:
+    """Spark reads what the query's log lists and nothing else; the query writes to the place where it has begun."""
+    spark.sql(f"CREATE TABLE {table} (a BIGINT, k INT) {STREAMED[table].format(tmp_path / 'placed')}")
+    spark.range(1).write.parquet(str(tmp_path / "rows"))
+    ids = spark.readStream.schema("id BIGINT").parquet(str(tmp_path / "rows")).selectExpr("id AS a", "1 AS k")
+    query = ids.writeStream.option("checkpointLocation", str(tmp_path / "state")).toTable(table)
+    try:
+        query.processAllAvailable()
+        for write in ("INTO", "OVERWRITE"):
+            with pytest.raises(AtomicityNotSupportedError, match="a streaming query writes it") as caught:
+                spark.sql(f"INSERT {write} {table} VALUES (7, 1), (8, 2)")
+            assert "CREATE OR REPLACE TABLE" in str(caught.value)
+        spark.range(1, 2).write.mode("append").parquet(str(tmp_path / "rows"))
+        query.processAllAvailable()
+        assert rows(spark, f"SELECT a FROM {table}") == [(0,), (1,)]
+    finally:
+        query.stop()
+    spark.sql(f"CREATE OR REPLACE TABLE {table} USING parquet AS SELECT * FROM {table}")
+    spark.sql(f"INSERT INTO {table} VALUES (7, 1), (8, 2)")
+    assert rows(spark, f"SELECT a FROM {table}") == [(0,), (1,), (7,), (8,)]
+
+
 def watching(spark: SparkSession, name: str, place: Path) -> StreamingQuery:
     """A streaming query that reads a table and runs on."""
     writer = spark.readStream.table(name).writeStream.format("parquet").option("path", str(place / "rows"))
