@@ -64,6 +64,19 @@ def test_what_another_program_commits_meanwhile_is_a_conflict(
     assert place.rows(path) == [(9, "nine")]
 
 
+def test_values_that_another_program_exchanges_between_rows_are_a_conflict(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath
+) -> None:
+    """Of these the sum of CRC32 is the same before and after: it is linear, and values are moved about."""
+    run(catalog, path, rows=[(3878, "a"), (3879, "b")])
+    replaced = stage(catalog, path, Purpose.INSERT_OVERWRITE)
+    place.execute(f"UPDATE {place.name(path)} SET name = CASE name WHEN 'a' THEN 'b' ELSE 'a' END", path.database)
+    with pytest.raises(WriteConflictError, match="another program changed its rows"):
+        replaced.commit()
+    replaced.abort()
+    assert ordered(place.rows(path)) == [(3878, "b"), (3879, "a")]
+
+
 @pytest.mark.promise("external-writers", "what another program had begun to write before the publish is a conflict")
 @pytest.mark.parametrize("place", ["postgresql", "mariadb"], indirect=True)
 @pytest.mark.parametrize("purpose", REPLACING, ids=lambda purpose: purpose.value)
