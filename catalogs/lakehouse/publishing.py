@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import TableUpdate, update_table_metadata
 
 from twophase.catalogs.files import Files
@@ -229,6 +230,7 @@ def change(
         if not updates:
             return None
         metadata = update_table_metadata(current.metadata, updates, metadata_location=current.location)
+        metadata = _with_whole_log(current.metadata, metadata)
         place = Place(current.metadata.location, key)
         after = Loaded(place.metadata_file(version_of(current.location) + 1), metadata)
         stage_metadata(store, files, path, current, after)
@@ -242,3 +244,14 @@ def change(
     raise WriteConflictError(
         f"{path} was not changed: others committed to it faster.", path=path, hint="Run the statement again."
     )
+
+
+def _with_whole_log(before: TableMetadata, after: TableMetadata) -> TableMetadata:
+    """A table whose snapshot log begins after the last snapshot that it has lost, as Iceberg's own writers have it.
+
+    PyIceberg leaves the entries before it, too: an older state would seem to be that of the time of the lost one.
+    """
+    known = {snapshot.snapshot_id for snapshot in after.snapshots}
+    lost = [number for number, entry in enumerate(before.snapshot_log) if entry.snapshot_id not in known]
+    old = before.snapshot_log[: lost[-1]] if lost else []
+    return after.model_copy(update={"snapshot_log": [entry for entry in after.snapshot_log if entry not in old]})

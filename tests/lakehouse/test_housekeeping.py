@@ -141,6 +141,24 @@ def test_what_a_tag_or_a_branch_names_stays(job: Job, lake: Lake, path: ObjectPa
     assert len(kept.metadata.snapshots) == 2
 
 
+@pytest.mark.promise("clean", "the time of an expired snapshot is not read as an older snapshot that a tag keeps")
+def test_the_time_of_an_expired_snapshot_is_not_read_as_an_older_one_that_is_kept(
+    job: Job, lake: Lake, path: ObjectPath
+) -> None:
+    job.run(path)
+    with lake.iceberg() as other:
+        table = other.load_table(tuple(path.to_document()))
+        table.manage_snapshots().create_tag(table.current_snapshot().snapshot_id, "kept").commit()
+    job.run(path, INSERT, [(3, "three")])
+    job.run(path, INSERT, [(4, "four")])
+    _, second, third = lake.load(path).metadata.snapshot_log
+    job.clean()
+    with pytest.raises(CatalogError, match="no state of that time"):
+        job.catalog.read_source_as_of(path, timestamp=second.timestamp_ms * 1000)
+    job.catalog.read_source_as_of(path, timestamp=third.timestamp_ms * 1000)
+    job.catalog.read_source_as_of(path, version="kept")
+
+
 def test_snapshots_of_other_engines_are_left_alone(job: Job, lake: Lake, path: ObjectPath) -> None:
     job.run(path)
     with lake.iceberg() as other:
