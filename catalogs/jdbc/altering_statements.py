@@ -16,13 +16,6 @@ from twophase.catalogs.jdbc.sqlite import SQLite
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath
 
-#: What a table made anew by twophase in SQLite would not have.
-_NOT_MADE_ANEW = {
-    "WITHOUT": "WITHOUT ROWID",
-    "STRICT": "STRICT",
-    "CONFLICT": "ON CONFLICT clauses",
-}
-
 
 def run(
     database: Database,
@@ -201,15 +194,12 @@ def _make_anew(database: Database, connection: sa.Connection, path: ObjectPath, 
     scratch = ObjectPath.of(path.database, f"{database.settings.staging_prefix}altered")
     work = SQLitePreserver(connection, database, path, path, frozenset(column.name for column in wanted))
     work.prepare()
-    said = work.words()
-    lost = [*work.lost, *(what for word, what in _NOT_MADE_ANEW.items() if word in said)]
-    lost += [f"generated column {c.name}" for c in wanted if c.before and c.before.generated]
-    if lost:
+    if work.lost:
         raise _cannot(
             database,
             path,
             "change types, NULL or the order of columns",
-            f"the table would be made anew, without its {', '.join(lost)}",
+            f"the table would be made anew, without its {', '.join(work.lost)}",
         )
     new = {c.name: f"DEFAULT {c.new_default}" if c.new_default else "" for c in wanted if c.new_default is not None}
     attributes = work.attributes() | new

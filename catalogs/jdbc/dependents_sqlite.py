@@ -11,21 +11,24 @@ _MADE = (
 )
 #: Parts of a definition that are not keywords: names, texts, comments.
 _QUOTED = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`(?:[^`]|``)*`|\[[^\]]*\]|--[^\n]*|/\*.*?\*/""", re.DOTALL)
-_WORD = re.compile(r"INTEGER\s+PRIMARY\s+KEY|\w+")
+_WORD = re.compile(r"\w+")
 _DEFINITION = "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = :name COLLATE NOCASE"
 _DEFINED = "is part of the old table's definition"
 _CLAUSES = {
-    "INTEGER PRIMARY KEY": "primary key",
     "CHECK": "checks",
     "COLLATE": "collations",
     "AUTOINCREMENT": "AUTOINCREMENT",
+    "CONFLICT": "ON CONFLICT clauses",
 }
+#: Words behind the columns.
+_OPTIONS = {"WITHOUT": "WITHOUT ROWID", "STRICT": "STRICT"}
 #: Tables with a foreign key to it, where the connection obeys those.
 _REFERRING = (
     "SELECT DISTINCT other.name "
     "FROM pragma_foreign_keys AS obeyed, sqlite_master AS other, pragma_foreign_key_list(other.name) AS found "
     "WHERE obeyed.foreign_keys AND other.type = 'table' AND found.\"table\" = :name COLLATE NOCASE"
 )
+_COLUMNS = "SELECT name, pk > 0, hidden IN (2, 3) FROM pragma_table_xinfo(:name)"
 _DEFAULTS = "SELECT name, dflt_value FROM pragma_table_info(:name) WHERE dflt_value IS NOT NULL"
 
 
@@ -52,15 +55,20 @@ class SQLitePreserver(Preserver):
             self.report_lost("foreign keys", _DEFINED)
         for what in self.dependents():
             self.report_lost(what, "PRAGMA foreign_keys is on")
-        words = self.words()
-        for word, what in _CLAUSES.items():
-            if word in words:
-                self.report_lost(what, _DEFINED)
+        for what in self._defined():
+            self.report_lost(what, _DEFINED)
 
-    def words(self) -> set[str]:
-        """The words of the old table's definition, names in quotes apart."""
+    def _defined(self) -> list[str]:
+        """Return what only the old table's definition says."""
+        columns = self.rows(_COLUMNS, name=self.old.name)
+        found = ["primary key"] if any(is_key for _, is_key, _ in columns) else []
+        found += [f"generated column {name}" for name, _, is_generated in columns if is_generated]
         ((definition,),) = self.rows(_DEFINITION, name=self.old.name)
-        return set(_WORD.findall(_QUOTED.sub(" ", str(definition)).upper()))
+        body, _, options = _QUOTED.sub(" ", str(definition)).upper().rpartition(")")
+        for text, known in ((body, _CLAUSES), (options, _OPTIONS)):
+            words = set(_WORD.findall(text))
+            found += [what for word, what in known.items() if word in words]
+        return found
 
     def before_drop(self) -> None:
         self._made = [row for row in self.rows(_MADE, name=self.old.name) if row[2] is not None]

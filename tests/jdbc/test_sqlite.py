@@ -12,6 +12,7 @@ import pytest
 from tests.jdbc.conftest import make_place
 from tests.jdbc.places import Place
 from tests.jdbc.statements import run, stage
+from twophase.catalog import TableChange
 from twophase.catalog.reading import Filter
 from twophase.catalogs.jdbc import JdbcCatalog
 from twophase.errors import CatalogError
@@ -78,3 +79,38 @@ def test_decimals_are_kept_in_a_column_of_any_declared_type_or_refused(place: Pl
     assert reader is not None
     stored = [row["amount"] for part in reader.plan(["amount"], []) for batch in part() for row in batch.to_pylist()]
     assert stored == kept
+
+
+#: Of what is no index: how it is declared, and what it is called.
+DEFINED = {
+    "(id INTEGER NOT NULL, name TEXT, PRIMARY KEY (id))": "primary key",
+    "(id INTEGER NOT NULL PRIMARY KEY, name TEXT)": "primary key",
+    "(id INTEGER CONSTRAINT pk PRIMARY KEY, name TEXT)": "primary key",
+    "(id INTEGER PRIMARY KEY, name TEXT) WITHOUT ROWID": "WITHOUT ROWID",
+    "(id INTEGER, name TEXT) STRICT": "STRICT",
+    "(id INTEGER, name TEXT GENERATED ALWAYS AS ('x' || id))": "generated column name",
+}
+
+
+@pytest.mark.promise("preserved", "a primary key or generated column of SQLite that a replace loses is named")
+@pytest.mark.parametrize("declared", DEFINED)
+def test_what_only_a_definition_says_is_named_by_a_replace_and_keeps_a_table_from_being_made_anew(
+    place: Place, catalog: JdbcCatalog, declared: str
+) -> None:
+    path = ObjectPath.of("main", "defined")
+    place.execute(f"CREATE TABLE defined {declared}")
+    with pytest.raises(CatalogError, match=f"made anew, without its .*{DEFINED[declared]}"):
+        catalog.alter_table(path, [TableChange("move_column", ("name",), {"position": "first"})])
+    lost = run(catalog, path, Purpose.CREATE_OR_REPLACE_TABLE_AS).document["lost"]
+    assert any(text.startswith(f"{DEFINED[declared]} (") for text in lost)
+
+
+def test_a_table_without_anything_of_the_kind_is_replaced_and_made_anew_without_a_word(
+    place: Place, catalog: JdbcCatalog
+) -> None:
+    path = ObjectPath.of("main", "plain")
+    place.execute("CREATE TABLE plain (id INTEGER NOT NULL, strict TEXT DEFAULT ('a'), \"PRIMARY KEY\" DECIMAL(9,2))")
+    catalog.alter_table(path, [TableChange("move_column", ("strict",), {"position": "first"})])
+    assert catalog.load_table(path).schema.names == ["strict", "id", "PRIMARY KEY"]
+    schema = pa.schema([("strict", pa.string())])
+    assert run(catalog, path, Purpose.CREATE_OR_REPLACE_TABLE_AS, [("a",)], schema).document["lost"] == []
