@@ -347,6 +347,10 @@ def test_write_to_does_all_that_it_says(spark: SparkSession) -> None:
     assert rows(spark, "SELECT * FROM t") == [(7, 1), (9, 1)], "Rows that no condition named were to stay."
     with pytest.raises(AtomicityNotSupportedError, match="by a condition"):
         spark.range(1).selectExpr("7L AS id", "1L AS p").writeTo("t").overwrite(F.col("id") == 7)
+    both = spark.range(1).selectExpr("7L AS id", "1L AS p").writeTo("t")
+    for other in (F.col("p") == 0, F.col("P").isNull()):
+        with pytest.raises(AtomicityNotSupportedError, match="by a condition"):
+            both.overwrite((F.col("p") == 1) & other)  # That is no partition.
     spark.range(2).writeTo("t").createOrReplace()
     spark.range(3).writeTo("t").replace()
     assert spark.table("t").count() == 3

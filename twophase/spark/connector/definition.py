@@ -189,7 +189,9 @@ def static_partition(jvm: Jvm, predicates: Sequence[Any], definition: TableDefin
         equality = _equality(jvm, predicate, zone)
         if equality is None or equality[0].lower() not in known:
             return None
-        result[known[equality[0].lower()]] = equality[1]
+        column, value = known[equality[0].lower()], equality[1]
+        if result.setdefault(column, value) != value:
+            return None  # No partition has both.
     return result
 
 
