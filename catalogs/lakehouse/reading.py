@@ -307,7 +307,9 @@ class ListedFiles(ManifestReader):
         return f"{super().version} {hash(self._locations)}"
 
     def files(self, conditions: Sequence[Filter]) -> Iterator[DataFile]:
-        return (file for file in super().files(conditions) if file.file_path in self._locations)
+        # Manifests of several snapshots list a file again where it was merged into a later one.
+        found = {file.file_path: file for file in super().files(conditions) if file.file_path in self._locations}
+        return iter(found.values())
 
 
 class WithoutAppends(ManifestReader):

@@ -88,6 +88,15 @@ def test_the_options_of_icebergs_own_reads_are_followed_or_refused(shop: Shop) -
             read(snapshot_id=one)
 
 
+def test_an_incremental_read_has_each_row_once_where_manifests_were_merged(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t TBLPROPERTIES ('commit.manifest.min-count-to-merge' = '2') AS SELECT 1L AS id")
+    for number in (2, 3, 4):
+        shop.sql(f"INSERT INTO @t VALUES ({number})")
+    first = shop.iceberg("t").metadata.snapshots[0].snapshot_id
+    found = shop.spark.read.option("start-snapshot-id", first).table(shop.name("t"))
+    assert sorted(row.id for row in found.collect()) == [2, 3, 4]
+
+
 def test_metadata_is_read_as_tables(shop: Shop) -> None:
     shop.sql("CREATE TABLE @t AS SELECT 1L AS id")
     shop.sql("INSERT INTO @t SELECT 2L")
