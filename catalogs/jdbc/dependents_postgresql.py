@@ -10,10 +10,18 @@ from twophase.catalogs.jdbc.dependents import Preserver
 _OLD = "to_regclass(:name)"
 
 _DEFAULTS = f"""
-SELECT a.attname, pg_get_expr(d.adbin, d.adrelid), a.attidentity
+SELECT a.attname, pg_get_expr(d.adbin, d.adrelid), a.attidentity,
+       (SELECT format('START %s INCREMENT %s MINVALUE %s MAXVALUE %s CACHE %s %sCYCLE', s.seqstart, s.seqincrement,
+                      s.seqmin, s.seqmax, s.seqcache, CASE WHEN NOT s.seqcycle THEN 'NO ' END)
+        FROM pg_sequence s JOIN pg_depend i ON i.objid = s.seqrelid AND i.classid = 'pg_class'::regclass
+        WHERE i.refobjid = a.attrelid AND i.refobjsubid = a.attnum AND i.deptype = 'i')
 FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
 WHERE a.attrelid = {_OLD} AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
   AND (d.adbin IS NOT NULL OR a.attidentity <> '')
+"""
+_GENERATED = f"""
+SELECT a.attname FROM pg_attribute a
+WHERE a.attrelid = {_OLD} AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated <> ''
 """
 _COLLATIONS = f"""
 SELECT a.attname, format('%I.%I', n.nspname, c.collname)
@@ -42,7 +50,7 @@ WHERE i.indrelid = {_OLD} ORDER BY c.relname
 _CONSTRAINTS = f"""
 SELECT k.conname, pg_get_constraintdef(k.oid),
        ARRAY(SELECT a.attname FROM pg_attribute a WHERE a.attrelid = k.conrelid AND a.attnum = ANY(k.conkey)),
-       obj_description(k.oid, 'pg_constraint')
+       obj_description(k.oid, 'pg_constraint'), k.conrelid = k.confrelid
 FROM pg_constraint k WHERE k.conrelid = {_OLD} AND k.contype IN ('c', 'f') ORDER BY k.conname
 """
 _SEQUENCES = f"""
@@ -151,6 +159,8 @@ class PostgreSQLPreserver(Preserver):
     _indexes: list[_Index]
     _owner: tuple[str, bool]
     _sequences: list[Any]
+    #: Foreign keys to the table itself, which no other table can have in the meantime.
+    _own_keys: list[Any]
 
     def _of(self, sql: str) -> list[Any]:
         # Escaped, or a cast would be parsed as a parameter.
@@ -161,7 +171,7 @@ class PostgreSQLPreserver(Preserver):
 
     def attributes(self) -> dict[str, str]:
         found = {name: f"COLLATE {sql} " for name, sql in self._of(_COLLATIONS) if name in self.columns}
-        for name, sql, identity in self._of(_DEFAULTS):
+        for name, sql, identity, _ in self._of(_DEFAULTS):
             if not identity and self.keeps_default(name):
                 found[name] = f"{found.get(name, '')}DEFAULT {sql}"
         return found
@@ -170,19 +180,24 @@ class PostgreSQLPreserver(Preserver):
         staging = self.database.name(self.staging)
         for name, _ in self._of(_COLLATIONS):
             self.survive([name], f"collation of column {name}")
-        for name, _, identity in self._of(_DEFAULTS):
+        for name, _, identity, options in self._of(_DEFAULTS):
             if name not in self.columns:
                 self.report_lost(f"default of column {name}", "the column is gone or has another type")
             elif identity and self.keeps_default(name):
-                self._identity(staging, name, identity)
+                self._identity(staging, name, identity, options)
+        for (name,) in self._of(_GENERATED):
+            self.report_lost(f"generated column {name}", "the new rows have values of their own")
         for index in self._indexes_now():
             self._index(index)
-        for name, sql, columns, comment in self._of(_CONSTRAINTS):
+        self._constrain(staging, [row for row in self._of(_CONSTRAINTS) if not row[4]])
+        self._storage(staging)
+
+    def _constrain(self, table: str, constraints: list[Any]) -> None:
+        for name, sql, columns, comment, _ in constraints:
             what, quoted = f"constraint {name}", self.database.quote(name)
             if self.survive(columns, what):
-                comments = self._comment(f"CONSTRAINT {quoted} ON {staging}", comment)
-                self.attempt(what, f"ALTER TABLE {staging} ADD CONSTRAINT {quoted} {sql}", *comments)
-        self._storage(staging)
+                comments = self._comment(f"CONSTRAINT {quoted} ON {table}", comment)
+                self.attempt(what, f"ALTER TABLE {table} ADD CONSTRAINT {quoted} {sql}", *comments)
 
     def _storage(self, staging: str) -> None:
         ((options, toast, space, method, persistence),) = self._of(_STORAGE)
@@ -212,13 +227,13 @@ class PostgreSQLPreserver(Preserver):
         for words in said:
             self.attempt(f"{words.removeprefix('SET ')} of column {name}", f"{column} {words}")
 
-    def _identity(self, staging: str, name: str, identity: str) -> None:
+    def _identity(self, staging: str, name: str, identity: str, options: str) -> None:
         column = self.database.quote(name)
         kind = "ALWAYS" if identity == "a" else "BY DEFAULT"
         self.attempt(
             f"identity of column {name}",
             f"ALTER TABLE {staging} ALTER COLUMN {column} SET NOT NULL",
-            f"ALTER TABLE {staging} ALTER COLUMN {column} ADD GENERATED {kind} AS IDENTITY",
+            f"ALTER TABLE {staging} ALTER COLUMN {column} ADD GENERATED {kind} AS IDENTITY ({options})",
         )
 
     def _comment(self, on: str, text: str | None) -> list[str]:
@@ -259,6 +274,7 @@ class PostgreSQLPreserver(Preserver):
         self._grants, ((owner, own),) = self._of(_GRANTS), self._of(_OWNER)
         self._owner = (owner, own)
         self._indexes = self._indexes_now()
+        self._own_keys = [row for row in self._of(_CONSTRAINTS) if row[4]]
         self._sequences = [(s, c, self._state(s) if inner else None) for s, c, inner in self._of(_SEQUENCES)]
         for sequence, column, state in self._sequences:
             if state is None and column in self.columns:
@@ -270,6 +286,7 @@ class PostgreSQLPreserver(Preserver):
 
     def after_rename(self) -> None:
         self._rename_indexes()
+        self._constrain(self.database.name(self.old), self._own_keys)
         self._restore_sequences()
         self._grant()
 
