@@ -16,6 +16,7 @@ from twophase.catalog.reading import ReadSource
 from twophase.catalogs.files import Entry, base_name, data_files, is_below, join, normal, parent
 from twophase.catalogs.hive import hard_links, identity, layout, replaced
 from twophase.catalogs.hive.definitions import is_redacted, redacted, to_definition
+from twophase.catalogs.hive.partition_plan import Key
 from twophase.catalogs.hive.planning import plan_write
 from twophase.catalogs.hive.snapshots import SnapshotRead, TableState, read_format
 from twophase.catalogs.hive.store import HiveStore
@@ -315,10 +316,14 @@ def _to_create(table: HiveTable) -> TableDefinition:
 
 
 def _named(state: TableState) -> Iterator[tuple[str, str]]:
-    """The files of a table, each with its name below one directory: partitions may be anywhere."""
+    """The files of a table, each with its name below one directory: partitions may be anywhere, two in one place."""
     columns, top = tuple(state.definition.partition_columns), normal(state.location) + "/"
-    keys = {normal(place): key for key, place in (state.partitions or {}).items()}
-    for place, entry in state.files:
-        key = keys.get(normal(parent(place)))
-        below = normal(place).removeprefix(top)
-        yield place, below if key is None else f"{layout.partition_name(key, columns)}/{entry.base}"
+    keys: dict[str, list[Key]] = {}
+    for key, directory in (state.partitions or {}).items():
+        keys.setdefault(normal(directory), []).append(key)
+    for place, entry in dict(state.files).items():
+        found = keys.get(normal(parent(place)))
+        if found is None:
+            yield place, normal(place).removeprefix(top)
+        for key in found or ():
+            yield place, f"{layout.partition_name(key, columns)}/{entry.base}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,22 @@ def test_a_restore_gives_rows_and_schema_back_and_leaves_nothing(bench: Bench) -
     bench.drop()
     assert bench.kept_files() == []
     assert bench.rows() == [(1,), (2,)]
+
+
+@pytest.mark.promise("restore", "partitions that share a directory have each their rows after a restore", detail=True)
+def test_partitions_that_share_a_directory_are_each_restored_with_its_rows(bench: Bench) -> None:
+    bench.write(DAYS, OTHER, CREATE, by=["day"])
+    metastore = bench.place.metastore()
+    table = metastore.get_table("default", "u")
+    assert table is not None
+    one, other = metastore.list_partitions(table)
+    metastore.alter_partitions(table, [replace(one, location=other.location)])
+    before = bench.rows("u")
+    assert before == [(2, "a"), (2, "b"), (3, "a"), (3, "b")]
+    bench.create()
+    bench.write(DAYS, OTHER, by=["day"])
+    bench.restore()
+    assert bench.rows("u") == before
 
 
 def test_it_keeps_links_and_copies_no_byte(bench: Bench) -> None:
