@@ -82,11 +82,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     Files with ``quick_first_cases`` take some: only the first case of each of their tests gets it, too.
     Files with ``spark40_first_cases`` get ``spark40`` on the first case of each test: the others differ in what is the
-    same on any PySpark.
+    same on any PySpark. Over Spark's catalog in memory, which is for trials, one case of each test is tried.
     """
     proven: set[object] = set()
     held: set[object] = set()
     guarded: set[object] = set()
+    in_memory: set[object] = set()
     for item in items:
         assert isinstance(item, pytest.Function)
         if getattr(item.module, "spark40_first_cases", False) and item.function not in guarded:
@@ -94,6 +95,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.spark40)
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
         of_another = getattr(item.cls, "another_store", False)
+        if "memory" in parameters.values():
+            if item.function in in_memory:
+                item.add_marker(pytest.mark.exhaustive)
+            in_memory.add(item.function)
         if _repeats(item, parameters.get("purpose"), of_another=of_another):
             item.add_marker(pytest.mark.exhaustive)
         if item.get_closest_marker("exhaustive"):

@@ -25,9 +25,7 @@ from tests.isolation.verdicts import Judge
 
 #: Where each scenario is tried in ``make test``, in turns.
 QUICKLY = ("session", "lakehouse")
-#: One store of each catalog.
-ONE_OF_EACH = (*QUICKLY, "postgresql")
-#: Scenarios of which another one tries the like: ``make test-all`` runs them on one store of each catalog.
+#: Scenarios of which another one tries the like: ``make test-all`` runs them on session tables.
 VARIANTS = {
     "G1a",
     "G1b",
@@ -103,7 +101,7 @@ def _repeats(scenario: Scenario, store: str, level: str) -> bool:
     """Whether it tries the like of what others try."""
     if store in ALIKE and not (store == "mariadb" and level == SERIALIZABLE):
         return True
-    if scenario.name in VARIANTS and not scenario.partitions and store not in ONE_OF_EACH:
+    if scenario.name in VARIANTS and not scenario.partitions and store != "session":
         return True
     if level == READ_COMMITTED:
         return store not in QUICKLY or scenario.allowed[0] < ANOMALY
