@@ -88,6 +88,22 @@ def test_the_options_of_icebergs_own_reads_are_followed_or_refused(shop: Shop) -
             read(snapshot_id=one)
 
 
+@pytest.mark.not_read_by("iceberg-rust", "it looks for the column of each partitioning in the present schema")
+def test_a_condition_on_an_earlier_state_with_deleted_rows_is_one_on_its_columns_of_then(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t PARTITIONED BY (p) AS SELECT id, 5 AS v, 500 AS v2, 1 AS p FROM range(3)")
+    with shop.lake.iceberg() as other:
+        delete_positions(other.load_table((DATABASE, "t")), [0])
+        then = other.load_table((DATABASE, "t")).current_snapshot().snapshot_id
+        other.load_table((DATABASE, "t")).update_spec().remove_field("p").commit()
+    shop.sql("REFRESH TABLE @t")
+    shop.sql("ALTER TABLE @t DROP COLUMN v")
+    shop.sql("ALTER TABLE @t DROP COLUMN p")
+    shop.sql("ALTER TABLE @t RENAME COLUMN v2 TO v")
+    for condition in ("v = 5", "v = 5 AND v2 = 500", "p = 1 AND v IS NOT NULL"):
+        assert shop.read(f"SELECT id FROM @t VERSION AS OF {then} WHERE {condition}") == [(1,), (2,)]
+    assert shop.read("SELECT id FROM @t WHERE v = 500") == [(1,), (2,)]
+
+
 def test_an_incremental_read_has_each_row_once_where_manifests_were_merged(shop: Shop) -> None:
     shop.sql("CREATE TABLE @t TBLPROPERTIES ('commit.manifest.min-count-to-merge' = '2') AS SELECT 1L AS id")
     for number in (2, 3, 4):
