@@ -7,6 +7,7 @@ recovered or cleaned only with the same one.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -19,6 +20,13 @@ from twophase.timeline.owners import Owner, this_process
 #: Key in stamps and documents.
 STORE = "metastore"
 _MEMORY = "memory:"
+_DATABASE = "database:"
+#: The sign before the options of a JDBC URL; what stands before an ``@`` may be of a password.
+_OPTIONS = re.compile(r"[;?](?=[^@;?=]*=|[^@]*$)")
+#: A login among the properties of an address.
+_LOGIN = re.compile(r"(?i)\(\s*(?:user\w*|pass\w*|pwd)\s*=[^(),]*\)|,?\s*\b(?:user\w*|pass\w*|pwd)\s*=[^(),]*")
+#: What is before a login.
+_SCHEME = re.compile(r"(?i)jdbc:oracle:\w+:|[\w:.+-]*//")
 
 
 def of_memory() -> str:
@@ -49,7 +57,25 @@ def of_database(url: str, directory: str) -> str:
         named = re.search(r"databaseName=([^;]*)", url)
         place = derby[1].removeprefix("directory:") or (named[1] if named else "metastore_db")
         return f"derby:{(Path(directory) / place).resolve()}"
-    return "database:" + re.split(r"[;?]", re.sub(r"//[^/@]*@", "//", url.strip()), maxsplit=1)[0]
+    return _DATABASE + _without_login(url.strip())
+
+
+def _without_login(url: str) -> str:
+    """Remove options and login of a JDBC URL: a password may hold any character, and ends at the last ``@``."""
+    place = _LOGIN.sub("", _OPTIONS.split(url, maxsplit=1)[0])
+    login, found, address = place.rpartition("@")
+    if not found:
+        return place
+    scheme = _SCHEME.match(login)
+    if scheme is None:
+        return hashlib.sha256(place.encode()).hexdigest()
+    return scheme[0] + ("" if scheme[0].endswith("//") else "@") + address
+
+
+def _told(identity: str) -> str:
+    """An identity without the login that an older version of twophase may have recorded in it."""
+    is_database = identity.startswith(_DATABASE)
+    return _DATABASE + _without_login(identity.removeprefix(_DATABASE)) if is_database else identity
 
 
 def is_embedded(identity: str) -> bool:
@@ -59,7 +85,7 @@ def is_embedded(identity: str) -> bool:
 
 def in_words(identity: str) -> str:
     """Describe an identity for messages."""
-    kind, _, rest = identity.partition(":")
+    kind, _, rest = _told(identity).partition(":")
     if kind == "memory":
         host, _, pid, _ = json.loads(rest)
         return f"the catalog in memory of process {pid} on {host}"
@@ -72,7 +98,7 @@ def is_other(theirs: Any, ours: str) -> bool:
 
     An in-memory catalog ends with its process; then anyone may clean up its leftovers.
     """
-    if not theirs or not ours or theirs == ours:
+    if not theirs or not ours or _told(str(theirs)) == ours:
         return False
     if str(theirs).startswith(_MEMORY):
         host, boot, pid, started = json.loads(str(theirs).removeprefix(_MEMORY))

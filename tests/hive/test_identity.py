@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -86,6 +87,18 @@ def test_what_was_committed_stays_even_where_no_table_is_seen_to_refer_to_it(tmp
         ("jdbc:derby://host:1527/db;user=u;password=secret", "database:jdbc:derby://host:1527/db"),
         ("jdbc:mysql://u:secret@host:3306/hms?user=u&password=secret", "database:jdbc:mysql://host:3306/hms"),
         ("jdbc:postgresql://host/hms", "database:jdbc:postgresql://host/hms"),
+        ("jdbc:postgresql://host/hms?ssl&user=me@site&password=a@secret", "database:jdbc:postgresql://host/hms"),
+        ("jdbc:oracle:thin:@//host:1521/hms", "database:jdbc:oracle:thin:@//host:1521/hms"),
+        ("jdbc:oracle:thin:u/s//secret@//host:1521/hms", "database:jdbc:oracle:thin:@//host:1521/hms"),
+        ("jdbc:mysql://u:secret/secret@host/hms", "database:jdbc:mysql://host/hms"),
+        ("jdbc:mysql://u:secret@secret?secret@host/hms?x=1", "database:jdbc:mysql://host/hms"),
+        ("jdbc:mysql://u:secret@one,u:secret@two/hms", "database:jdbc:mysql://two/hms"),
+        (
+            "jdbc:mysql://address=(host=db)(user=u)(password=s@secret)/hms",
+            "database:jdbc:mysql://address=(host=db)/hms",
+        ),
+        ("jdbc:mysql://(user=u,host=db,password=secret)/hms", "database:jdbc:mysql://(,host=db)/hms"),
+        ("jdbc:other:u/secret@host", "database:" + hashlib.sha256(b"jdbc:other:u/secret@host").hexdigest()),
     ],
 )
 def test_a_database_is_named_without_options_and_secrets(url: str, expected: str) -> None:
@@ -93,6 +106,12 @@ def test_a_database_is_named_without_options_and_secrets(url: str, expected: str
     # A database that is a server may carry a dead driver's call out.
     assert identity.is_embedded(expected) is not expected.startswith("database:")
     assert "secret" not in identity.in_words(expected)
+
+
+def test_a_login_that_was_recorded_is_neither_told_nor_makes_another_metastore() -> None:
+    recorded, ours = "database:jdbc:mysql://secret@host/hms", identity.of_database("jdbc:mysql://host/hms", "/home")
+    assert not identity.is_other(recorded, ours)
+    assert "secret" not in str(identity.refusal("It", recorded, "derby:/x"))
 
 
 def test_services_and_memories_are_distinguished() -> None:
