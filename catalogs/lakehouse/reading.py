@@ -32,7 +32,9 @@ from pyiceberg.expressions import (
 from pyiceberg.expressions.visitors import (
     _InclusiveMetricsEvaluator,
     _StrictMetricsEvaluator,
+    bind,
     expression_evaluator,
+    extract_field_ids,
     inclusive_projection,
     manifest_evaluator,
 )
@@ -239,11 +241,15 @@ class ManifestReader(FileReader):
         """Files whose rows all satisfy the conditions, and files in which some rows may."""
         pushed = [condition for condition in conditions if condition is not None and self.accepts(condition)]
         wanted = [expression_of(condition, self._state.schema) for condition in pushed]
-        strict = _StrictMetricsEvaluator(self._state.schema, reduce(And, wanted, AlwaysTrue()))  # type: ignore[arg-type]
+        every = reduce(And, wanted, AlwaysTrue())  # type: ignore[arg-type]
+        strict = _StrictMetricsEvaluator(self._state.schema, every)
+        columns = extract_field_ids(bind(self._state.schema, every, case_sensitive=True))
         whole: list[DataFile] = []
         part: list[DataFile] = []
         for file in self.files(pushed):
-            is_whole = len(pushed) == len(conditions) and strict.eval(file)
+            # PyIceberg takes a column without a count of NULLs for one without NULLs.
+            is_counted = columns <= (file.null_value_counts or {}).keys()
+            is_whole = len(pushed) == len(conditions) and is_counted and strict.eval(file)
             (whole if is_whole else part).append(file)
         return whole, part
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -61,10 +62,15 @@ def append_file(
     partition: Record | None = None,
     row_group_size: int | None = None,
     file_format: FileFormat = FileFormat.PARQUET,
+    bounds: Mapping[int, bytes] | None = None,
 ) -> None:
-    """Append a file as it is, as an engine does that leaves out the columns that a partition has one value of."""
+    """Append a file as it is, as an engine does that leaves out the columns that a partition has one value of.
+
+    With ``bounds``, which are both the lower and the upper ones, it has no other statistics.
+    """
     wanted = partition or Record()
-    file = _written(table, rows, DataFileContent.DATA, wanted, row_group_size=row_group_size, file_format=file_format)
+    facts: dict[str, Any] = {"row_group_size": row_group_size, "file_format": file_format, "bounds": bounds}
+    file = _written(table, rows, DataFileContent.DATA, wanted, **facts)
     with table.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
         append.append_data_file(file)
 
@@ -77,6 +83,7 @@ def _written(
     equality_ids: list[int] | None = None,
     row_group_size: int | None = None,
     file_format: FileFormat = FileFormat.PARQUET,
+    bounds: Mapping[int, bytes] | None = None,
 ) -> DataFile:
     location = f"{table.location()}/data/{uuid.uuid4()}-foreign.{file_format.value.lower()}"
     output = table.io.new_output(location)
@@ -102,8 +109,8 @@ def _written(
         value_counts={},
         null_value_counts={},
         nan_value_counts={},
-        lower_bounds={},
-        upper_bounds={},
+        lower_bounds=dict(bounds or {}),
+        upper_bounds=dict(bounds or {}),
         key_metadata=None,
         split_offsets=None,
         sort_order_id=None,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, ArithmeticException
 
 import twophase
-from tests.lakehouse.shop import Shop
+from tests.lakehouse.foreign import append_file
+from tests.lakehouse.shop import DATABASE, Shop
 from tests.levels import Levels
 from twophase.errors import CatalogError
 from twophase.model import Level
@@ -92,6 +95,18 @@ def test_delete_takes_whole_files_away_and_rewrites_others(shop: Shop) -> None:
         shop.sql("DELETE FROM @t WHERE abs(id) = 0")
     shop.sql("TRUNCATE TABLE @t")
     assert (shop.rows("t"), levels()) == ([], {Level.ATOMIC})
+
+
+def test_delete_keeps_rows_of_a_file_that_counts_no_nulls(shop: Shop) -> None:
+    """Another engine has written the bounds of its columns alone."""
+    shop.sql("CREATE TABLE @t (id BIGINT, n BIGINT)")
+    with shop.lake.iceberg() as other:
+        table = other.load_table((DATABASE, "t"))
+        rows = pa.table({"id": [1, 2], "n": [7, None]}, schema=table.schema().as_arrow())
+        append_file(table, rows, bounds={2: struct.pack("<q", 7)})
+    shop.sql("REFRESH TABLE @t")
+    shop.sql("DELETE FROM @t WHERE n > 5")
+    assert shop.rows("t") == [(2, None)]
 
 
 @pytest.mark.promise("iceberg-sql", "`DELETE` takes any condition", detail=True)
