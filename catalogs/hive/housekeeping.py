@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from twophase.catalog import Leftover
-from twophase.catalogs.files import Entry, Files, base_name, data_entries, join, parent
+from twophase.catalogs.files import Entry, Files, base_name, data_entries, is_below, join, parent
 from twophase.catalogs.hive import identity, layout
 from twophase.catalogs.hive.references import LazyReferences, References, distinct
 from twophase.catalogs.hive.store import HiveStore
@@ -310,11 +310,16 @@ class Housekeeping:
         table = self._store.find(path)
         if table is None or table.kind != MANAGED or not table.partitioned:
             return
-        parts = self._store.metastore.partition_locations(Located.of(table))
-        used = References([str(table.location), *parts])
-        for directory in list(self._marked(str(table.location))):
+        files, home = self._store.files, str(table.location)
+        entries = files.list(home, links=False)
+        used = References([home, *self._store.metastore.partition_locations(Located.of(table))])
+        left = [directory for directory in _marked(home, entries) if not used.hold(directory)]
+        rows = (join(home, entry.name) for entry in data_entries(entries))
+        if left and any(is_below(row, directory) for row in rows for directory in left):
+            used = self._all_references()  # Another writer may have created a table over them.
+        for directory in left:
             if not used.hold(directory):
-                layout.remove_superseded(self._store.files, directory)
+                layout.remove_superseded(files, directory)
 
     # -- a renamed table -----------------------------------------------------------------------------------------
 

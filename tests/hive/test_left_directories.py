@@ -66,6 +66,22 @@ def test_a_repair_finds_no_partition_that_an_overwrite_has_removed(world: World,
     assert (world.rows("t"), world.partitions("t")) == ([(3, "z")], ["d=z"])
 
 
+@pytest.mark.promise(
+    "locations", "a repair removes no replaced partition over which there is another table", detail=True
+)
+def test_a_repair_leaves_a_replaced_partition_that_another_table_uses(world: World) -> None:
+    make(world, "stock")
+    place = f"{world.catalog.existing(ObjectPath.of('default', 't')).location}/d=x"
+    world.sql(f"CREATE TABLE used (a INT) USING parquet LOCATION '{place}'")
+    insert(world, "3 AS a, 'x' AS d", X)
+    sought(world, "stock")
+    assert world.rows("used") == [(1,)]
+    world.sql("DROP TABLE used")
+    sought(world, "stock")
+    world.sql("MSCK REPAIR TABLE t")
+    assert world.rows("t") == [(2, "y"), (3, "x")]
+
+
 @pytest.mark.parametrize("by_whom", ["twophase", "stock"])
 def test_a_renamed_partition_leaves_no_old_rows_behind(world: World, by_whom: str) -> None:
     make(world, by_whom)
