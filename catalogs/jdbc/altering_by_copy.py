@@ -31,7 +31,6 @@ ALTER = Failpoint("jdbc.alter_copy")
 #: The next value of an AUTO_INCREMENT, which every row changes.
 _COUNTER = re.compile(r" AUTO_INCREMENT=\d+")
 _COUNTED = "SELECT AUTO_INCREMENT FROM information_schema.TABLES WHERE TABLE_SCHEMA = :schema AND TABLE_NAME = :name"
-_VERSIONED = "WITH SYSTEM VERSIONING"
 
 
 def plan(
@@ -92,8 +91,6 @@ def _refused(path: ObjectPath, transaction_id: str, why: str) -> AtomicityNotSup
 
 def _check_kept(database: Database, connection: sa.Connection, path: ObjectPath, transaction_id: str) -> None:
     lost = preserver(connection, database, path, path, frozenset()).dependents()
-    if _VERSIONED in _shown(database, connection, path):
-        lost.append("its history")
     if lost:
         raise _refused(path, transaction_id, f"{', '.join(lost)} would be lost")
 

@@ -11,10 +11,21 @@ from twophase.catalogs.jdbc.dependents import Preserver
 from twophase.catalogs.jdbc.mysql import ON_UPDATE, MySQL
 from twophase.model import ObjectPath
 
-_KEY = re.compile(r"^\s*((?:PRIMARY |UNIQUE |FULLTEXT |SPATIAL )?KEY .*?),?$")
+_KEY = re.compile(r"^\s*((?:(?:PRIMARY |UNIQUE |FULLTEXT |SPATIAL |VECTOR )?KEY|PERIOD FOR) .*?),?$")
 _CONSTRAINT = re.compile(r"^\s*CONSTRAINT (`(?:[^`]|``)*`) (CHECK|FOREIGN KEY) (.*?),?$")
 _COLUMN = re.compile(r"^\s*(`(?:[^`]|``)*`) ")
 _NAME = re.compile(r"`((?:[^`]|``)*)`")
+#: Parts of a definition that are no words of SQL.
+_QUOTED = re.compile(r"'(?:[^'\\]|''|\\.)*'|`(?:[^`]|``)*`")
+_CHECK = re.compile(r" CHECK (?=\()")
+#: What a column may be, beside what a method of its own carries over.
+_COLUMN_WORDS = re.compile(r"\b(GENERATED|INVISIBLE|COMPRESSED)\b")
+_OPTION = re.compile(r"((?:DATA |INDEX |DEFAULT )?(?:\w+|`\w+`))=('(?:[^'\\]|''|\\.)*'|\S+)")
+#: Options that are carried over elsewhere, or are those of the columns.
+_OTHER_OPTIONS = ("AUTO_INCREMENT", "COMMENT", "DEFAULT CHARSET", "COLLATE")
+#: Those that a table has for good.
+_FIXED_OPTIONS = {"ENGINE", "DATA DIRECTORY", "INDEX DIRECTORY"}
+_COUNTER = re.compile(r"AUTO_INCREMENT=\d+")
 
 _PARTITIONS = re.compile(r"^ ?(?:/\*!\d+ )?PARTITION BY", re.MULTILINE)
 #: The invisible key that MySQL adds to a table without a primary key, if so configured.
@@ -35,6 +46,14 @@ _UPDATED = """
 SELECT COLUMN_NAME FROM information_schema.COLUMNS
 WHERE TABLE_SCHEMA = :schema AND TABLE_NAME = :name AND EXTRA LIKE '%on update%'
       AND coalesce(COLUMN_DEFAULT, 'NULL') = 'NULL'
+"""
+_HIDDEN = """
+SELECT COLUMN_NAME FROM information_schema.COLUMNS
+WHERE TABLE_SCHEMA = :schema AND TABLE_NAME = :name AND EXTRA LIKE '%INVISIBLE%'
+"""
+_VERSIONED = """
+SELECT 'its history' FROM information_schema.TABLES
+WHERE TABLE_SCHEMA = :schema AND TABLE_NAME = :name AND TABLE_TYPE = 'SYSTEM VERSIONED'
 """
 _TRIGGERS = (
     "SELECT TRIGGER_NAME FROM information_schema.TRIGGERS "
@@ -63,6 +82,7 @@ class MySQLPreserver(Preserver):
             *self.referring(),
             *sorted(f"foreign key {key}" for (key,) in self._of(_REFERS)),
             *sorted(f"trigger {name}" for (name,) in self._of(_TRIGGERS)),
+            *(str(history) for (history,) in self._of(_VERSIONED)),
         ]
 
     def referring(self) -> list[str]:
@@ -80,6 +100,9 @@ class MySQLPreserver(Preserver):
                 update = ON_UPDATE.search(str(extra))
                 changing = f" {update[0]}" if update else ""
                 found[str(name)] = f"{found.get(str(name), '')}DEFAULT {sql}{changing}"
+        hidden = {str(name) for (name,) in self._of(_HIDDEN)}
+        if self.columns - hidden:  # A table needs a column that is not.
+            found |= {name: f"{found.get(name, '')} INVISIBLE" for name in self.columns & hidden}
         return found
 
     def attempt(self, what: str, *statements: str) -> None:
@@ -105,17 +128,21 @@ class MySQLPreserver(Preserver):
         for line in columns.splitlines()[1:]:
             column = _COLUMN.match(line)
             if column and "AUTO_INCREMENT" in line and not _INVISIBLE.match(line):
-                self._auto_increment(staging, *_names(column[1]))
-        for name, _, default, _ in self._of(_DEFAULTS):
+                counter = _COUNTER.search(_blank(options))
+                (name,) = _names(column[1])
+                self._auto_increment(staging, name, f", {counter[0]}" if counter else "")
+        self._columns(staging, columns)
+        self._options(staging, options)
+        for found, _, default, _ in self._of(_DEFAULTS):
             if default != "NULL":
-                self.survive([str(name)], f"default of column {name}")
+                self.survive([str(found)], f"default of column {found}")
         now = self._collations(self.staging)
         for name, collation in self._collations(self.old).items():
             if now.get(name, collation) != collation:
                 why = "it does not hold every character" if name in self.columns else "the column has another type"
                 self.report_lost(f"collation {collation} of column {name}", why)
-        for (name,) in self._of(_UPDATED):
-            self.report_lost(f"ON UPDATE of column {name}", "it has no default")
+        for (found,) in self._of(_UPDATED):
+            self.report_lost(f"ON UPDATE of column {found}", "it has no default")
 
     def _collations(self, table: ObjectPath) -> dict[str, str]:
         found = self.rows(_COLLATIONS, schema=table.database, name=table.name)
@@ -144,13 +171,66 @@ class MySQLPreserver(Preserver):
             if not re.fullmatch(re.escape(self.old.name) + r"_chk_\d+", _names(name)[0]):
                 self.report_lost(f"name of constraint {name}", "it is taken as long as the old table is there")
 
-    def _auto_increment(self, staging: str, name: str) -> None:
+    def _columns(self, staging: str, definition: str) -> None:
+        """Carry over checks of columns, which MariaDB shows with them; report what else the new ones are not."""
+        old = _column_lines(definition)
+        for name, line in old.items():
+            if check := _CHECK.search(_blank(line)):
+                self._check(staging, name, line[check.end() :])
+        now = _column_lines(self._definition(self.staging))
+        for name, line in old.items():
+            for word in _COLUMN_WORDS.findall(_blank(line)):
+                if word not in _blank(now.get(name, "")):
+                    what = f"generated column {name}" if word == "GENERATED" else f"{word} of column {name}"
+                    self.report_lost(what, "the new column is an ordinary one")
+
+    def _check(self, staging: str, name: str, condition: str) -> None:
+        what = f"check of column {name}"
+        if not self.survive([name, *_names(condition)], what):
+            return
+        # The server does not look at the rows when a column gets a check.
+        if self.database.run(self.connection, f"SELECT 1 FROM {staging} WHERE NOT {condition} LIMIT 1").first():
+            self.report_lost(what, "the new rows violate it")
+            return
+        now = _column_lines(self._definition(self.staging))[name]
+        self.attempt(what, f"ALTER TABLE {staging} MODIFY COLUMN {now} CHECK {condition}")
+
+    def _options(self, staging: str, options: str) -> None:
+        now = _options(self._definition(self.staging).rpartition("\n) ")[2])
+        lost = {name: value for name, value in _options(options).items() if now.get(name) != value}
+        for name in _FIXED_OPTIONS & lost.keys():
+            self.report_lost(name, f"it was {lost.pop(name)}")
+        if lost:
+            said = " ".join(f"{name}={value}" for name, value in lost.items())
+            self.attempt(f"options {', '.join(lost)}", f"ALTER TABLE {staging} {said}")
+
+    def _auto_increment(self, staging: str, name: str, counter: str) -> None:
         what = f"AUTO_INCREMENT of column {name}"
         if self.survive([name], what):
+            assert isinstance(self.database, MySQL)
             (kind,) = [c.type for c in self.database.columns(self.connection, self.old) if c.name == name]
+            now = self.database.redefined(self.connection, self.staging, name, kind, null="NOT NULL")
             column = self.database.quote(name)
-            self.attempt(what, f"ALTER TABLE {staging} MODIFY COLUMN {column} {kind} NOT NULL AUTO_INCREMENT")
+            self.attempt(what, f"ALTER TABLE {staging} MODIFY COLUMN {column} {now} AUTO_INCREMENT{counter}")
 
 
 def _names(text: str) -> list[str]:
     return [name.replace("``", "`") for name in _NAME.findall(text)]
+
+
+def _blank(text: str) -> str:
+    """A text of SQL, of the same length, without what is quoted."""
+    return _QUOTED.sub(lambda found: " " * len(found[0]), text)
+
+
+def _column_lines(definition: str) -> dict[str, str]:
+    """The lines of a definition that describe columns."""
+    lines = [line.strip().removesuffix(",") for line in definition.splitlines()[1:] if not _INVISIBLE.match(line)]
+    return {_names(found[1])[0]: line for line in lines if (found := _COLUMN.match(line))}
+
+
+def _options(text: str) -> dict[str, str]:
+    """The options of a table, from what follows its columns."""
+    partitions = _PARTITIONS.search(text)
+    plain = re.sub(r"/\*!\d+ | \*/", "", text[: partitions.start()] if partitions else text)
+    return {name: value for name, value in _OPTION.findall(plain) if name not in _OTHER_OPTIONS}

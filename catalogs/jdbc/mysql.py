@@ -309,6 +309,7 @@ class MySQL(Database):
         # EXTRA also describes generated columns and the like; the server refuses those.
         words += ["AUTO_INCREMENT"] if "auto_increment" in extra.lower() else []
         words += [update[0]] if (update := ON_UPDATE.search(extra)) else []
+        words += ["INVISIBLE"] if "INVISIBLE" in extra else []
         return " ".join([*words, f"COMMENT {self.text(said if comment is None else comment)}"])
 
     @staticmethod

@@ -239,3 +239,51 @@ def test_a_server_that_says_nothing_is_given_up() -> None:
         with pytest.raises(CatalogError, match=r"timed out|Lost connection"):
             catalog.list_databases()
         catalog.close()
+
+
+@pytest.mark.promise("preserved", "on MariaDB and MySQL what a replace cannot keep of columns and storage is named")
+def test_a_replace_keeps_or_names_what_columns_and_the_table_have_of_their_own(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath, name: str
+) -> None:
+    place.execute(
+        f"CREATE TABLE {name} (id bigint NOT NULL AUTO_INCREMENT COMMENT 'its number', price int CHECK (price > 0), "
+        "doc longtext COLLATE utf8mb4_bin CHECK (json_valid(doc)), twice int GENERATED ALWAYS AS (price * 2) STORED, "
+        "hidden int DEFAULT 5 INVISIBLE COMMENT 'GENERATED', PRIMARY KEY (id)) "
+        "ENGINE=InnoDB AUTO_INCREMENT=1000 ROW_FORMAT=COMPRESSED KEY_BLOCK_SIZE=8 CHARACTER SET utf8mb4"
+    )
+    (before,) = [sql for _, sql in place.execute(f"SHOW CREATE TABLE {name}")]
+    schema = catalog.load_table(path).schema
+    lost = run(catalog, path, REPLACE, [(7, 1, "{}", 3, 4)], schema).document["lost"]
+    assert [text.split(" (")[0] for text in lost] == ["generated column twice"]
+    (after,) = [sql for _, sql in place.execute(f"SHOW CREATE TABLE {name}")]
+    assert after == before.replace(" GENERATED ALWAYS AS (`price` * 2) STORED", " DEFAULT NULL")
+    place.execute(f"INSERT INTO {name} (price) VALUES (8)")
+    assert place.execute(f"SELECT id, hidden FROM {name} WHERE price = 8") == [(1000, 5)]
+    lost = run(catalog, path, REPLACE, [(7, 0, "{}", 3, 4)], schema).document["lost"]
+    assert [text.split(" (")[0] for text in lost] == ["check of column price"]
+
+
+def test_a_replace_names_the_engine_that_goes_and_nothing_of_a_plain_table(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath, name: str
+) -> None:
+    place.execute(f"CREATE TABLE {name} (id bigint NOT NULL, name varchar(9)) ENGINE=MyISAM")
+    lost = run(catalog, path, REPLACE, [(1, "one")]).document["lost"]
+    assert [text.split(" (")[0] for text in lost] == ["ENGINE"]
+    place.execute(
+        f"CREATE OR REPLACE TABLE {name} (id bigint NOT NULL COMMENT 'CHECK (', name longtext, KEY k (name(5)))"
+    )
+    for _ in range(2):
+        assert run(catalog, path, REPLACE, [(1, "one")]).document["lost"] == []
+
+
+@pytest.mark.promise("preserved", "a table of MariaDB with system versioning keeps its history, or is not replaced")
+def test_a_table_with_system_versioning_keeps_its_history_or_is_not_replaced(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath, name: str
+) -> None:
+    place.execute(f"CREATE TABLE {name} (id bigint, name longtext) WITH SYSTEM VERSIONING")
+    place.execute(f"INSERT INTO {name} VALUES (1, 'one')")
+    run(catalog, path, REPLACE, [(2, "two")])
+    past = place.execute(f"SELECT id, name FROM {name} FOR SYSTEM_TIME ALL")
+    assert ordered(past) == [(1, "one"), (2, "two")]
+    with pytest.raises(CatalogError, match="its history would be lost"):
+        offer(catalog, path, REPLACE, pa.schema([SCHEMA.field("id")]))
