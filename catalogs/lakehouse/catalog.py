@@ -334,8 +334,7 @@ class LakehouseCatalog(
         return schema_on_write.follows_rows(definition.properties)
 
     def plan_delete(self, path: ObjectPath, conditions: Sequence[Filter | None]) -> Deletion:
-        self.lakehouse.load_to_write(path)
-        return deleting.plan(self.lakehouse, path, self.read_source(path), conditions)
+        return deleting.plan(self.lakehouse, path, conditions)
 
     def schema_versions(self, path: ObjectPath) -> list[SchemaVersion]:
         loaded = self.lakehouse.require(path)
