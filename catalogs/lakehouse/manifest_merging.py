@@ -21,6 +21,8 @@ from twophase.catalogs.lakehouse.manifests import Work, entries_of, is_data
 def merged(work: Work, manifests: Sequence[ManifestFile]) -> list[ManifestFile]:
     """The manifests of a snapshot, with small ones merged if there are many; together they list the same files.
 
+    Those that list only what older snapshots have removed are left out, as in Iceberg's own writers.
+
     Parameters
     ----------
     work : Work
@@ -29,12 +31,13 @@ def merged(work: Work, manifests: Sequence[ManifestFile]) -> list[ManifestFile]:
         Newest first.
     """
     properties = work.properties
+    manifests = [m for m in manifests if m.added_snapshot_id == work.snapshot_id or _has_files(m)]
     count = TableProperties.MANIFEST_MIN_MERGE_COUNT, TableProperties.MANIFEST_MIN_MERGE_COUNT_DEFAULT
     least = _number(properties, *count)
     # PyIceberg merges only if enabled; Iceberg's other writers merge unless disabled.
     wanted = properties.get(TableProperties.MANIFEST_MERGE_ENABLED, "true").lower() == "true"
     if not wanted or len(manifests) < least:
-        return list(manifests)
+        return manifests
     size = TableProperties.MANIFEST_TARGET_SIZE_BYTES, TableProperties.MANIFEST_TARGET_SIZE_BYTES_DEFAULT
     producer = _Producer(work)
     mine = [manifest for manifest in manifests if is_data(manifest) and producer.can_write(manifest)]
@@ -46,6 +49,10 @@ def merged(work: Work, manifests: Sequence[ManifestFile]) -> list[ManifestFile]:
         snapshot_producer=producer,  # type: ignore[arg-type]
     )
     return [*manager.merge_manifests(mine), *others]
+
+
+def _has_files(manifest: ManifestFile) -> bool:
+    return bool(manifest.has_added_files() or manifest.has_existing_files())
 
 
 def _number(properties: Mapping[str, str], name: str, default: int) -> int:

@@ -101,3 +101,16 @@ def test_what_is_no_change_of_a_partition_field_is_refused_with_the_reason(shop:
     with pytest.raises(ParseException):
         shop.spark.sql("ALTER TABLE elsewhere.db.t ADD PARTITION FIELD id")
     assert _fields(shop) == [(1000, "p", "identity")]
+
+
+def test_a_table_that_lost_rows_before_its_partitioning_changed_is_written_on(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t (id BIGINT) TBLPROPERTIES ('commit.manifest.min-count-to-merge' = '3')")
+    for number in (1, 2):
+        shop.sql(f"INSERT INTO @t VALUES ({number})")
+    shop.sql("DELETE FROM @t WHERE id = 1")
+    shop.sql("DELETE FROM @t WHERE id = 2")
+    shop.sql("ALTER TABLE @t ADD PARTITION FIELD id")
+    for number in (3, 4, 5):
+        shop.sql(f"INSERT INTO @t VALUES ({number})")
+    assert shop.rows("t") == [(3,), (4,), (5,)]
+    assert shop.read("SELECT * FROM @t.manifests WHERE added_data_files_count + existing_data_files_count = 0") == []
