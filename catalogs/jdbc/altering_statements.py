@@ -183,6 +183,7 @@ def _of_column(database: MySQL, connection: sa.Connection, table: ObjectPath, co
         null=null if column.nullable != before.nullable else None,
         comment=comment,
         new_default=column.new_default,
+        new_name=column.name,
     )
     return [f"CHANGE COLUMN {database.quote(before.name)} {name} {kind}{place}"]
 

@@ -7,17 +7,20 @@ import re
 from sqlalchemy.exc import DBAPIError
 
 from twophase.catalogs.jdbc import errors
+from twophase.catalogs.jdbc.defined_mysql import (
+    INVISIBLE_KEY,
+    ON_UPDATE,
+    blank,
+    check_of,
+    column_lines,
+    names,
+)
 from twophase.catalogs.jdbc.dependents import Preserver
-from twophase.catalogs.jdbc.mysql import ON_UPDATE, MySQL
+from twophase.catalogs.jdbc.mysql import MySQL
 from twophase.model import ObjectPath
 
 _KEY = re.compile(r"^\s*((?:(?:PRIMARY |UNIQUE |FULLTEXT |SPATIAL |VECTOR )?KEY|PERIOD FOR) .*?),?$")
 _CONSTRAINT = re.compile(r"^\s*CONSTRAINT (`(?:[^`]|``)*`) (CHECK|FOREIGN KEY) (.*?),?$")
-_COLUMN = re.compile(r"^\s*(`(?:[^`]|``)*`) ")
-_NAME = re.compile(r"`((?:[^`]|``)*)`")
-#: Parts of a definition that are no words of SQL.
-_QUOTED = re.compile(r"'(?:[^'\\]|''|\\.)*'|`(?:[^`]|``)*`")
-_CHECK = re.compile(r" CHECK (?=\()")
 #: What a column may be, beside what a method of its own carries over.
 _COLUMN_WORDS = re.compile(r"\b(GENERATED|INVISIBLE|COMPRESSED)\b")
 _OPTION = re.compile(r"((?:DATA |INDEX |DEFAULT )?(?:\w+|`\w+`))=('(?:[^'\\]|''|\\.)*'|\S+)")
@@ -28,8 +31,6 @@ _FIXED_OPTIONS = {"ENGINE", "DATA DIRECTORY", "INDEX DIRECTORY"}
 _COUNTER = re.compile(r"AUTO_INCREMENT=\d+")
 
 _PARTITIONS = re.compile(r"^ ?(?:/\*!\d+ )?PARTITION BY", re.MULTILINE)
-#: The invisible key that MySQL adds to a table without a primary key, if so configured.
-_INVISIBLE = re.compile(r"^\s*`my_row_id` .* AUTO_INCREMENT /\*!80023 INVISIBLE \*/", re.MULTILINE)
 
 #: Prefix of collations whose character set holds every text of Spark.
 _WHOLE = "utf8mb4"
@@ -114,22 +115,20 @@ class MySQLPreserver(Preserver):
 
     def prepare(self) -> None:
         staging = self.database.name(self.staging)
-        text = self._definition(self.old)
+        text = self._shown(self.old)
         columns, _, options = text.rpartition("\n) ")
         if partitions := _PARTITIONS.search(options):
             self.attempt("partitioning", f"ALTER TABLE {staging} {options[partitions.start() :]}")
-        hidden = _INVISIBLE.search(text)
+        hidden = INVISIBLE_KEY.search(text)
         for line in columns.splitlines()[1:]:
             if key := _KEY.match(line):
                 if not (hidden and key[1].startswith("PRIMARY")):
                     self._key(staging, key[1])
             elif constraint := _CONSTRAINT.match(line):
                 self._constraint(staging, *constraint.groups())
-        for line in columns.splitlines()[1:]:
-            column = _COLUMN.match(line)
-            if column and "AUTO_INCREMENT" in line and not _INVISIBLE.match(line):
-                counter = _COUNTER.search(_blank(options))
-                (name,) = _names(column[1])
+        for name, line in column_lines(columns).items():
+            if "AUTO_INCREMENT" in blank(line):
+                counter = _COUNTER.search(blank(options))
                 self._auto_increment(staging, name, f", {counter[0]}" if counter else "")
         self._columns(staging, columns)
         self._options(staging, options)
@@ -148,13 +147,14 @@ class MySQLPreserver(Preserver):
         found = self.rows(_COLLATIONS, schema=table.database, name=table.name)
         return {str(name): str(collation) for name, collation in found}
 
-    def _definition(self, table: ObjectPath) -> str:
-        return str(self.database.run(self.connection, f"SHOW CREATE TABLE {self.database.name(table)}").one()[1])
+    def _shown(self, table: ObjectPath) -> str:
+        assert isinstance(self.database, MySQL)
+        return self.database.definition(self.connection, table)
 
     def _key(self, staging: str, key: str) -> None:
         what = key.split(" (")[0]
-        if self.survive(_names(key[key.index("(") :]), what):
-            instead = key.startswith("PRIMARY") and _INVISIBLE.search(self._definition(self.staging))
+        if self.survive(names(key[key.index("(") :]), what):
+            instead = key.startswith("PRIMARY") and INVISIBLE_KEY.search(self._shown(self.staging))
             gone = "DROP PRIMARY KEY, DROP COLUMN my_row_id, " if instead else ""
             self.attempt(what, f"ALTER TABLE {staging} {gone}ADD {key}")
 
@@ -168,35 +168,35 @@ class MySQLPreserver(Preserver):
         else:
             # In MySQL a name is unique in a database. Names that it generates follow the table's when that is renamed.
             self.attempt(what, f"ALTER TABLE {staging} ADD {kind} {rest}")
-            if not re.fullmatch(re.escape(self.old.name) + r"_chk_\d+", _names(name)[0]):
+            if not re.fullmatch(re.escape(self.old.name) + r"_chk_\d+", names(name)[0]):
                 self.report_lost(f"name of constraint {name}", "it is taken as long as the old table is there")
 
     def _columns(self, staging: str, definition: str) -> None:
         """Carry over checks of columns, which MariaDB shows with them; report what else the new ones are not."""
-        old = _column_lines(definition)
+        old = column_lines(definition)
         for name, line in old.items():
-            if check := _CHECK.search(_blank(line)):
-                self._check(staging, name, line[check.end() :])
-        now = _column_lines(self._definition(self.staging))
+            if condition := check_of(line):
+                self._check(staging, name, condition)
+        now = column_lines(self._shown(self.staging))
         for name, line in old.items():
-            for word in _COLUMN_WORDS.findall(_blank(line)):
-                if word not in _blank(now.get(name, "")):
+            for word in _COLUMN_WORDS.findall(blank(line)):
+                if word not in blank(now.get(name, "")):
                     what = f"generated column {name}" if word == "GENERATED" else f"{word} of column {name}"
                     self.report_lost(what, "the new column is an ordinary one")
 
     def _check(self, staging: str, name: str, condition: str) -> None:
         what = f"check of column {name}"
-        if not self.survive([name, *_names(condition)], what):
+        if not self.survive([name, *names(condition)], what):
             return
         # The server does not look at the rows when a column gets a check.
         if self.database.run(self.connection, f"SELECT 1 FROM {staging} WHERE NOT {condition} LIMIT 1").first():
             self.report_lost(what, "the new rows violate it")
             return
-        now = _column_lines(self._definition(self.staging))[name]
+        now = column_lines(self._shown(self.staging))[name]
         self.attempt(what, f"ALTER TABLE {staging} MODIFY COLUMN {now} CHECK {condition}")
 
     def _options(self, staging: str, options: str) -> None:
-        now = _options(self._definition(self.staging).rpartition("\n) ")[2])
+        now = _options(self._shown(self.staging).rpartition("\n) ")[2])
         lost = {name: value for name, value in _options(options).items() if now.get(name) != value}
         for name in _FIXED_OPTIONS & lost.keys():
             self.report_lost(name, f"it was {lost.pop(name)}")
@@ -212,21 +212,6 @@ class MySQLPreserver(Preserver):
             now = self.database.redefined(self.connection, self.staging, name, kind, null="NOT NULL")
             column = self.database.quote(name)
             self.attempt(what, f"ALTER TABLE {staging} MODIFY COLUMN {column} {now} AUTO_INCREMENT{counter}")
-
-
-def _names(text: str) -> list[str]:
-    return [name.replace("``", "`") for name in _NAME.findall(text)]
-
-
-def _blank(text: str) -> str:
-    """A text of SQL, of the same length, without what is quoted."""
-    return _QUOTED.sub(lambda found: " " * len(found[0]), text)
-
-
-def _column_lines(definition: str) -> dict[str, str]:
-    """The lines of a definition that describe columns."""
-    lines = [line.strip().removesuffix(",") for line in definition.splitlines()[1:] if not _INVISIBLE.match(line)]
-    return {_names(found[1])[0]: line for line in lines if (found := _COLUMN.match(line))}
 
 
 def _options(text: str) -> dict[str, str]:

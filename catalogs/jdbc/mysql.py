@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from twophase.catalogs.jdbc import infile, rendering
+from twophase.catalogs.jdbc import defined_mysql, infile, rendering
 from twophase.catalogs.jdbc.database import Column, Database, type_of
 from twophase.catalogs.keepalive import keep_alive
 from twophase.errors import CatalogError
@@ -35,7 +35,7 @@ ORDER BY ORDINAL_POSITION
 """
 
 _COLUMN = """
-SELECT IS_NULLABLE, DATA_TYPE, COLUMN_DEFAULT, EXTRA, COLUMN_COMMENT
+SELECT IS_NULLABLE, DATA_TYPE, COLUMN_DEFAULT, EXTRA, COLUMN_COMMENT, COLLATION_NAME, GENERATION_EXPRESSION
 FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = :schema AND TABLE_NAME = :name AND COLUMN_NAME = :column
 """
 
@@ -65,8 +65,6 @@ _DATABASE = """
 SELECT DEFAULT_CHARACTER_SET_NAME, DEFAULT_COLLATION_NAME FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = :schema
 """
 
-#: Part of EXTRA for a column that the server changes at each UPDATE.
-ON_UPDATE = re.compile(r"on update current_timestamp(\(\d*\))?", re.IGNORECASE)
 _FILE_NAME = re.compile(r"[A-Za-z0-9_]+/[A-Za-z0-9_]+")
 
 #: MariaDB writes integers with a display width, which has no meaning, except that ``tinyint(1)`` is a boolean.
@@ -297,20 +295,27 @@ class MySQL(Database):
         null: str | None = None,
         comment: str | None = None,
         new_default: str | None = None,
+        new_name: str | None = None,
     ) -> str:
         """A column's full definition for MODIFY COLUMN: attributes that are omitted would be lost."""
         facts = connection.execute(sa.text(_COLUMN), {"schema": table.database, "name": table.name, "column": column})
-        nullable, data_type, default, extra, said = facts.one()
-        words = [kind, null or ("NULL" if nullable == "YES" else "NOT NULL")]
+        nullable, data_type, default, extra, said, collation, expression = facts.one()
+        null = null or ("NULL" if nullable == "YES" else "NOT NULL")
+        words = defined_mysql.nature(kind, null, extra, collation, self._expression(connection, expression))
         if new_default is not None:
             words += [f"DEFAULT {new_default}"] if new_default else []
         elif default is not None and not (self.is_mariadb(connection) and default == "NULL"):
             words.append(f"DEFAULT {self.default(connection, data_type, default, extra)}")
-        # EXTRA also describes generated columns and the like; the server refuses those.
         words += ["AUTO_INCREMENT"] if "auto_increment" in extra.lower() else []
-        words += [update[0]] if (update := ON_UPDATE.search(extra)) else []
+        words += [update[0]] if (update := defined_mysql.ON_UPDATE.search(extra)) else []
         words += ["INVISIBLE"] if "INVISIBLE" in extra else []
-        return " ".join([*words, f"COMMENT {self.text(said if comment is None else comment)}"])
+        words.append(f"COMMENT {self.text(said if comment is None else comment)}")
+        check = defined_mysql.check_kept(self.definition(connection, table), column, new_name or column)
+        return " ".join([*words, *check])
+
+    def definition(self, connection: sa.Connection, table: ObjectPath) -> str:
+        """The statement that would create the table."""
+        return str(self.run(connection, f"SHOW CREATE TABLE {self.name(table)}").one()[1])
 
     @staticmethod
     def is_mariadb(connection: sa.Connection) -> bool:
@@ -322,9 +327,13 @@ class MySQL(Database):
         if self.is_mariadb(connection) or default.upper().startswith("CURRENT_TIMESTAMP"):
             return default
         if "DEFAULT_GENERATED" in extra:
-            return "(" + re.sub(r"\\(.)", r"\1", default) + ")"  # MySQL escapes the quotes of an expression
+            return f"({self._expression(connection, default)})"
         # A constant has no quotes there, except bits and bytes, which are SQL.
         return default if data_type in ("bit", "binary", "varbinary") else self.text(default)
+
+    def _expression(self, connection: sa.Connection, sql: str | None) -> str:
+        """An expression of ``information_schema``, in which MySQL escapes the quotes."""
+        return (sql or "") if self.is_mariadb(connection) else re.sub(r"\\(.)", r"\1", sql or "")
 
     def generation(self, connection: sa.Connection, table: ObjectPath) -> str | None:
         """Creation time in seconds, and InnoDB's table id for roles that may see it."""

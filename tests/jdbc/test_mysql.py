@@ -18,6 +18,7 @@ from tests import servers
 from tests.jdbc.conftest import make_place
 from tests.jdbc.places import Place, Row, open_jdbc, ordered
 from tests.jdbc.statements import SCHEMA, offer, run, table
+from twophase.catalog import TableChange
 from twophase.catalog.reading import Filter
 from twophase.catalogs.jdbc import JdbcCatalog, errors
 from twophase.errors import CatalogError
@@ -261,6 +262,32 @@ def test_a_replace_keeps_or_names_what_columns_and_the_table_have_of_their_own(
     assert place.execute(f"SELECT id, hidden FROM {name} WHERE price = 8") == [(1000, 5)]
     lost = run(catalog, path, REPLACE, [(7, 0, "{}", 3, 4)], schema).document["lost"]
     assert [text.split(" (")[0] for text in lost] == ["check of column price"]
+
+
+@pytest.mark.promise("preserved", "a column of MariaDB and MySQL that is altered keeps all else that it is")
+def test_a_column_that_is_altered_keeps_all_else_that_it_is(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath, name: str
+) -> None:
+    place.execute(
+        f"CREATE TABLE {name} (id bigint, code varchar(9) COLLATE utf8mb4_bin INVISIBLE, price int CHECK (price > 0), "
+        "twice int GENERATED ALWAYS AS (id * 2) STORED, half text GENERATED ALWAYS AS (concat(id, '''')) VIRTUAL) "
+        "CHARACTER SET utf8mb4"
+    )
+    ((_, before),) = place.execute(f"SHOW CREATE TABLE {name}")
+    for text in ("seen", ""):
+        said = [
+            TableChange("update_column_comment", (c,), {"comment": text}) for c in ("code", "price", "twice", "half")
+        ]
+        catalog.alter_table(path, said)
+    catalog.alter_table(path, [TableChange("move_column", (c,), {"position": "first"}) for c in ("half", "price")])
+    catalog.alter_table(path, [TableChange("rename_column", ("price",), {"name": "cost"})])
+    said = [TableChange("rename_column", ("cost",), {"name": "fee"})]
+    catalog.alter_table(path, [*said, TableChange("update_column_comment", ("fee",), {"comment": "due"})])
+    ((_, after),) = place.execute(f"SHOW CREATE TABLE {name}")
+    after = after.replace("`fee`", "`price`").replace(" COMMENT 'due'", "")
+    assert sorted(line.strip(",") for line in after.splitlines()) == sorted(
+        line.strip(",") for line in before.splitlines()
+    )
 
 
 def test_a_replace_names_the_engine_that_goes_and_nothing_of_a_plain_table(
