@@ -357,7 +357,8 @@ class LakehouseParticipant(Member):
         if current is None or snapshot is None or snapshot.snapshot_id != self.snapshot_id:
             return None
         if self.effect == CREATE:
-            return Move(self.path, self.names, None, current)
+            # With a log it has been altered since, or got a branch.
+            return None if current.metadata.metadata_log else Move(self.path, self.names, None, current)
         location = current.metadata.metadata_log[-1].metadata_file
         before = self.store.metadata(self.path, location)
         if before.snapshot_by_id(self.snapshot_id) is not None:

@@ -119,6 +119,17 @@ def test_the_outcome_of_a_lost_reply_is_true_and_a_publish_is_undone(
         assert ordered(lake.rows(path)) == ROWS
 
 
+def test_a_created_table_that_another_engine_has_changed_since_is_not_undone(
+    catalog: LakehouseCatalog, lake: RestLake, path: ObjectPath
+) -> None:
+    participant = stage(catalog, path)
+    participant.commit()
+    lake.load(path).manage_snapshots().create_branch(participant.snapshot_id, "theirs").commit()
+    assert not participant.compensate()
+    participant.finish()
+    assert "theirs" in lake.load(path).refs()
+
+
 @pytest.mark.promise("clean", "rows of a table with its metadata outside its location, or moved or renamed since, stay")
 @pytest.mark.parametrize("since", ["nothing", "moved", "renamed"])
 def test_files_of_a_table_stay_whose_metadata_is_outside_its_location(
