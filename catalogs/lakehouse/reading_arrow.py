@@ -56,7 +56,9 @@ class IcebergReader(BatchReader):
         with reading_metadata(self.path, self.metadata.location):
             manifests.check_lengths(self.io, manifests.manifests_of(self.io, self.metadata, self.snapshot_id))
         # PyIceberg looks for the columns of conditions in the current schema, where other ones may have their names.
-        metadata = self.metadata.model_copy(update={"current_schema_id": self.schema.schema_id})
+        metadata = self.metadata.model_copy(
+            update={"schemas": [self.schema], "current_schema_id": self.schema.schema_id}
+        )
         scan = DataScan(metadata, self.io, row_filter=wanted, snapshot_id=self.snapshot_id)
         try:
             tasks = list(scan.plan_files())

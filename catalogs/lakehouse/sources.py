@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pyiceberg.io import FileIO
+from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
 
@@ -14,19 +17,56 @@ from twophase.catalogs.lakehouse.reading_arrow import IcebergReader
 from twophase.errors import CatalogError, VersionNotExistError
 from twophase.model import ObjectPath
 
+_KEYS = "identifier-field-ids"
+
 
 def source_of(
     io: FileIO, path: ObjectPath, metadata: TableMetadata, snapshot_id: int | None, schema_id: int
 ) -> ReadSource:
-    """Return the source for reading a snapshot of a table with one of its schemas."""
+    """Return the source for reading a snapshot of a table with one of its schemas, that of all of its rows."""
+    schema = metadata.schema_by_id(schema_id)
+    assert schema is not None
+    return _source(io, path, metadata, snapshot_id, schema)
+
+
+def _of_any_snapshot(
+    io: FileIO, path: ObjectPath, metadata: TableMetadata, snapshot_id: int, schema_id: int
+) -> ReadSource:
+    """Return the source for reading any snapshot of a table with one of its schemas.
+
+    A column becomes NOT NULL if the current snapshot has no NULL in it; others, and branches, may have some.
+    """
+    schema = metadata.schema_by_id(schema_id)
+    assert schema is not None
+    if snapshot_id != snapshots.current_id(metadata):
+        nullable = {n for one in metadata.schemas for n in one.field_ids if one.find_field(n).optional}
+        schema = IcebergSchema.model_validate(_with_nulls(snapshots.iceberg_document(schema), nullable))
+    return _source(io, path, metadata, snapshot_id, schema)
+
+
+def _with_nulls(found: Any, nullable: set[int]) -> Any:
+    """A part of the document of a schema, with some fields nullable."""
+    if isinstance(found, list):
+        return [_with_nulls(part, nullable) for part in found]
+    if not isinstance(found, dict):
+        return found
+    shown = {name: _with_nulls(part, nullable) for name, part in found.items()}
+    if found.get("id") in nullable:
+        shown["required"] = False
+    if _KEYS in found:
+        shown[_KEYS] = [number for number in found[_KEYS] if number not in nullable]
+    return shown
+
+
+def _source(
+    io: FileIO, path: ObjectPath, metadata: TableMetadata, snapshot_id: int | None, schema: IcebergSchema
+) -> ReadSource:
     if metadata.format_version > 2:
         raise CatalogError(
             f"{path} is an Iceberg table of format version {metadata.format_version}, which cannot be read yet.",
             path=path,
             hint="Versions 1 and 2 can be read.",
         )
-    schema = metadata.schema_by_id(schema_id)
-    assert schema is not None
     definition = definitions.to_definition(metadata, schema)
     found = manifests.manifests_of(io, metadata, snapshot_id)
     if snapshot_id is not None and (manifests.has_deletes(found) or definitions.NAME_MAPPING in metadata.properties):
@@ -76,10 +116,10 @@ def source_as_of(lakehouse: Lakehouse, path: ObjectPath, version: str | None, ti
     metadata = lakehouse.require(path).metadata
     io = lakehouse.store.io(metadata.location)
     if version is not None:
-        return source_of(io, path, metadata, *_version(lakehouse, path, metadata, version))
+        return _of_any_snapshot(io, path, metadata, *_version(lakehouse, path, metadata, version))
     assert timestamp is not None
     snapshot_id = snapshot_at(path, metadata, timestamp)
-    return source_of(io, path, metadata, snapshot_id, _schema_of(metadata, snapshot_id))
+    return _of_any_snapshot(io, path, metadata, snapshot_id, _schema_of(metadata, snapshot_id))
 
 
 def _version(lakehouse: Lakehouse, path: ObjectPath, metadata: TableMetadata, version: str) -> tuple[int, int]:

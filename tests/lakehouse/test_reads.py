@@ -104,6 +104,25 @@ def test_a_condition_on_an_earlier_state_with_deleted_rows_is_one_on_its_columns
     assert shop.read("SELECT id FROM @t WHERE v = 500") == [(1,), (2,)]
 
 
+@pytest.mark.promise("iceberg-sql", "NULL in branches and older snapshots is found after `SET NOT NULL`", detail=True)
+def test_null_in_other_states_is_found_after_its_column_has_become_not_null(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t AS SELECT 1L AS id, CAST(NULL AS INT) AS v, named_struct('x', CAST(NULL AS INT)) AS s")
+    with shop.lake.iceberg() as other:
+        table = other.load_table((DATABASE, "t"))
+        old = table.current_snapshot().snapshot_id
+        table.manage_snapshots().create_branch(old, "side").commit()
+    shop.sql("INSERT OVERWRITE @t VALUES (2, 5, named_struct('x', 6))")
+    shop.sql("ALTER TABLE @t ALTER COLUMN v SET NOT NULL")
+    shop.sql("ALTER TABLE @t ALTER COLUMN s.x SET NOT NULL")
+    with shop.lake.iceberg() as other:
+        other.load_table((DATABASE, "t")).append(shop.iceberg("t").scan().to_arrow(), branch="side")
+    shop.sql("REFRESH TABLE @t")
+    for condition in ("v IS NULL", "s.x IS NULL", "coalesce(v, 0) = 0"):
+        assert shop.read(f"SELECT id FROM @t VERSION AS OF 'side' WHERE {condition}") == [(1,)]
+        assert shop.read(f"SELECT id FROM @t VERSION AS OF {old} WHERE {condition}") == [(1,)]
+    assert not shop.spark.table(shop.name("t")).schema["v"].nullable
+
+
 def test_an_incremental_read_has_each_row_once_where_manifests_were_merged(shop: Shop) -> None:
     shop.sql("CREATE TABLE @t TBLPROPERTIES ('commit.manifest.min-count-to-merge' = '2') AS SELECT 1L AS id")
     for number in (2, 3, 4):
