@@ -141,6 +141,26 @@ def test_overwrite_of_one_partition_of_an_external_table(world: World, tmp_path:
     assert (world.rows("e"), over.level) == ([(0, 0), (2, 0), (9, 1)], Level.REVERSIBLE)
 
 
+def test_partitions_whose_values_join_to_one_text_and_two_in_one_place_are_overwritten(
+    world: World, tmp_path: Path
+) -> None:
+    columns = "(id BIGINT, k STRING, l STRING) USING parquet PARTITIONED BY (k, l)"
+    world.sql(f"CREATE TABLE e {columns} LOCATION '{tmp_path / 'here'}'")
+    values = "VALUES (1L, 'a-b', 'c'), (2L, 'a', 'b-c'), (3L, 'x', 'y') AS t(id, k, l)"
+    world.sql(f"INSERT INTO e SELECT /*+ REPARTITION(1) */ * FROM {values}")  # Files of one task have one name.
+    world.sql(f"ALTER TABLE e ADD PARTITION (k = 'x', l = 'z') LOCATION '{tmp_path / 'here' / 'k=x' / 'l=y'}'")
+    before = world.rows("e")
+    new = world.sql("SELECT /*+ REPARTITION(1) */ id, 'x' AS k, l FROM VALUES (7L, 'y'), (8L, 'z') AS t(id, l)")
+    over = world.stage("e", new, Purpose.INSERT_OVERWRITE, by=["k", "l"])
+    over.commit()
+    assert world.rows("e") == [(7, "x", "y"), (7, "x", "z"), (8, "x", "y"), (8, "x", "z")]
+    files = [name for name in files_of(tmp_path / "here") if name.endswith((".parquet", ".crc"))]
+    assert {f"k=x/l=y/.{Path(name).name}.crc" for name in files if name.endswith(".parquet")} < set(files)
+    assert over.compensate()
+    assert world.rows("e") == before
+    over.abort()
+
+
 @pytest.mark.parametrize("by", ["", "PARTITIONED BY (k)"])
 @pytest.mark.parametrize("purpose", [Purpose.INSERT_INTO, Purpose.INSERT_OVERWRITE])
 def test_an_insert_into_an_external_table_is_undone_to_the_last_file(

@@ -208,10 +208,14 @@ class MoveFiles(Publisher):
             directory, name = posixpath.split(entry.name)
             targets[entry.name] = join(homes.get(directory, join(root, directory) if directory else root), name)
         taken = set(self.files.existing(targets.values()))
+        numbers = {directory: number for number, directory in enumerate(homes)}
         for entry_name, target in targets.items():
-            if target in taken:
+            if target in taken:  # By another partition's file, too, where two are in one place.
                 home, name = posixpath.split(target)
-                target = join(home, f"{self.state.transaction_id}-{name}")
+                dot = "." if name.startswith(".") else ""  # A checksum stays hidden, and beside its file.
+                number = numbers.get(posixpath.dirname(entry_name), 0)
+                target = join(home, f"{dot}{self.state.transaction_id}-{number}-{name.removeprefix(dot)}")
+            taken.add(target)
             yield join(staged, entry_name), target
 
     def _old(
@@ -224,9 +228,10 @@ class MoveFiles(Publisher):
         if table.partitioned:
             replaced = {key: home for key, home in places.items() if self._replaced(table, key, key in new)}
             ended = sorted({**replaced, **added}.items())
-            backups = [pair for key, home in ended for pair in self._backup(home, "-".join(key))]
+            named = {home: layout.partition_name(key, table.partition_columns) for key, home in ended}
+            backups = [pair for home, name in named.items() for pair in self._backup(home, name)]
             return backups, [(key, home) for key, home in sorted(replaced.items()) if key not in new]
-        backups = self._backup(str(table.location), "")
+        backups = self._backup(str(table.location), "all")
         if table.partition_columns and self.state.overwrite is not None:
             keep = hard_links.outside(self.state.overwrite, table.partition_columns, new)
             root = str(table.location).rstrip("/") + "/"
@@ -257,9 +262,9 @@ class MoveFiles(Publisher):
             return True
         return hard_links.in_scope(self.state.overwrite, key, table.partition_columns, replaced=has_rows)
 
-    def _backup(self, directory: str, label: str) -> Renames:
+    def _backup(self, directory: str, name: str) -> Renames:
         self.target.check_replaced([directory])
-        place = join(self.state.version, "_aside", layout.escape(label) if label else "all")
+        place = join(self.state.version, "_aside", name)
         return [
             (join(directory, entry.name), join(place, entry.name)) for entry in data_entries(self.files.list(directory))
         ]
