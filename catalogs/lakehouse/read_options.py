@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from pyiceberg.manifest import ManifestEntryStatus
+from pyiceberg.manifest import ManifestEntry, ManifestEntryStatus
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot
@@ -13,7 +13,8 @@ from twophase.catalog.reading import ReadSource
 from twophase.catalogs.lakehouse import manifests
 from twophase.catalogs.lakehouse.lakehouse import Lakehouse
 from twophase.catalogs.lakehouse.reading import ListedFiles, State
-from twophase.catalogs.lakehouse.sources import snapshot_at, source_of
+from twophase.catalogs.lakehouse.snapshots import current_id
+from twophase.catalogs.lakehouse.sources import nullable_in_any, snapshot_at, source_of
 from twophase.config.settings import nearest
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath
@@ -54,7 +55,30 @@ def source(lakehouse: Lakehouse, path: ObjectPath, options: Mapping[str, str]) -
     if chosen == [_START]:
         return _appended(lakehouse, path, metadata, asked)
     number = _state(path, metadata, chosen[0], asked[chosen[0]])
-    return source_of(lakehouse.store.io(metadata.location), path, metadata, number, metadata.current_schema_id)
+    io = lakehouse.store.io(metadata.location)
+    if number != current_id(metadata):
+        found = [m for m in manifests.manifests_of(io, metadata, number) if manifests.is_data(m)]
+        _refuse_nulls(path, metadata, lambda: manifests.all_entries(io, found))
+    return source_of(io, path, metadata, number, metadata.current_schema_id)
+
+
+def _refuse_nulls(path: ObjectPath, metadata: TableMetadata, entries: Callable[[], Iterable[ManifestEntry]]) -> None:
+    """Refuse files that may hold NULL in a column that is NOT NULL now: Spark has the table's schema of now for them.
+
+    Raises
+    ------
+    CatalogError
+    """
+    schema = metadata.schema()
+    strict = [n for n in nullable_in_any(metadata) if n in schema.field_ids and schema.find_field(n).required]
+    counts = [entry.data_file.null_value_counts or {} for entry in entries()] if strict else []
+    if held := next((n for n in strict if any(count.get(n) != 0 for count in counts)), None):
+        raise CatalogError(
+            f"{path} cannot be read with these options: that state may hold NULL in {schema.find_column_name(held)}, "
+            "which is NOT NULL now.",
+            path=path,
+            hint="Read it with VERSION AS OF or TIMESTAMP AS OF.",
+        )
 
 
 def _state(path: ObjectPath, metadata: TableMetadata, name: str, value: str) -> int:
@@ -112,12 +136,14 @@ def _appended(lakehouse: Lakehouse, path: ObjectPath, metadata: TableMetadata, a
         if manifests.is_data(manifest) and manifest.added_snapshot_id == snapshot
     }
     added = [
-        entry.data_file.file_path
+        entry
         for entry in manifests.all_entries(io, found.values())
         if entry.status == ManifestEntryStatus.ADDED and entry.snapshot_id in appends
     ]
+    _refuse_nulls(path, metadata, lambda: added)
     state = State.of(io, path, metadata, end.snapshot_id, metadata.schema(), tuple(found.values()))
-    return ReadSource("parquet", definition=shown.definition, files=ListedFiles(state, added))
+    names = [entry.data_file.file_path for entry in added]
+    return ReadSource("parquet", definition=shown.definition, files=ListedFiles(state, names))
 
 
 def _appends(snapshot: Snapshot) -> bool:

@@ -39,9 +39,14 @@ def _of_any_snapshot(
     schema = metadata.schema_by_id(schema_id)
     assert schema is not None
     if snapshot_id != snapshots.current_id(metadata):
-        nullable = {n for one in metadata.schemas for n in one.field_ids if one.find_field(n).optional}
-        schema = IcebergSchema.model_validate(_with_nulls(snapshots.iceberg_document(schema), nullable))
+        shown = _with_nulls(snapshots.iceberg_document(schema), nullable_in_any(metadata))
+        schema = IcebergSchema.model_validate(shown)
     return _source(io, path, metadata, snapshot_id, schema)
+
+
+def nullable_in_any(metadata: TableMetadata) -> set[int]:
+    """Return the ids of the fields that are nullable in any schema of a table."""
+    return {n for schema in metadata.schemas for n in schema.field_ids if schema.find_field(n).optional}
 
 
 def _with_nulls(found: Any, nullable: set[int]) -> Any:

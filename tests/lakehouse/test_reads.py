@@ -121,6 +121,9 @@ def test_null_in_other_states_is_found_after_its_column_has_become_not_null(shop
         assert shop.read(f"SELECT id FROM @t VERSION AS OF 'side' WHERE {condition}") == [(1,)]
         assert shop.read(f"SELECT id FROM @t VERSION AS OF {old} WHERE {condition}") == [(1,)]
     assert not shop.spark.table(shop.name("t")).schema["v"].nullable
+    for options in ({"snapshot-id": old}, {"branch": "side"}):
+        with pytest.raises(CatalogError, match="may hold NULL in v"):
+            shop.spark.read.options(**options).table(shop.name("t")).collect()
 
 
 def test_an_incremental_read_has_each_row_once_where_manifests_were_merged(shop: Shop) -> None:
