@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from twophase.errors import CatalogError
+from twophase.errors import CatalogError, WriteConflictError
 
 #: Additional column of the rows of an insert: JSON lists, as strings, of the columns whose value the store computes.
 WAITING = "__twophase_waiting"
@@ -442,6 +442,8 @@ class WriteContext:
     waited : bool
         Whether the statement has met another transaction, which may have published since: what Spark's analysis of the
         statement has loaded is out of date.
+    columns : tuple of str, optional
+        For an insert whose rows Spark has put in order: the columns of the table as its analysis has seen them.
     """
 
     transaction_id: str
@@ -454,6 +456,7 @@ class WriteContext:
     restores: bool = False
     former: Mapping[str, Any] | None = None
     waited: bool = False
+    columns: tuple[str, ...] | None = None
 
     @classmethod
     def alone(cls, catalog: str) -> WriteContext:
@@ -465,6 +468,31 @@ class WriteContext:
             The catalog's name; the id begins with it.
         """
         return cls(f"{catalog}-{secrets.token_hex(6)}")
+
+    def require_columns(self, path: ObjectPath, names: Sequence[str]) -> None:
+        """Refuse rows that were put in order for other columns than those that the table has now.
+
+        Parameters
+        ----------
+        path : ObjectPath
+        names : sequence of str
+            The columns of the published table.
+
+        Raises
+        ------
+        WriteConflictError
+            Another writer has changed the columns since Spark has analysed the statement.
+        """
+        if self.base is not None or self.columns is None:
+            return  # What the transaction itself has staged, nobody else changes.
+        if [name.lower() for name in names] != [name.lower() for name in self.columns]:
+            raise WriteConflictError(
+                f"{path} was not written: another writer has changed its columns, since the statement was analysed, "
+                f"from {', '.join(self.columns)} to {', '.join(names)}.",
+                path=path,
+                transaction_id=self.transaction_id,
+                hint="Run the statement again: it will see the new columns.",
+            )
 
     def document(self, path: ObjectPath, purpose: Purpose) -> dict[str, Any]:
         """Return what the document of each participant says of its statement.

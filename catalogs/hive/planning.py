@@ -179,6 +179,7 @@ def plan_write(
             brought = _brought(store, path, _there(path, wanted, table), base, definition)
             wanted = replace(wanted, schema=brought.schema)
         else:
+            context.require_columns(path, wanted.schema.names)
             _check_width(path, wanted, definition)
     else:
         store.check_definition(path, definition, capabilities)

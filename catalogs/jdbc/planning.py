@@ -63,6 +63,7 @@ def plan_write(
         effect = _effect(purpose, seen, base)
         if purpose.inserts:
             facts = _insert(store, connection, path, definition, base)
+            context.require_columns(path, facts["columns"])
         else:
             definitions.check(path, definition, store.database)
             facts = _new_table(store, path, definition)

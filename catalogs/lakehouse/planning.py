@@ -93,6 +93,8 @@ def plan_rows(
     effect = _effect(purpose, loaded, base)
     key = layout.key_of(path, context.transaction_id, context.ordinal)
     if not purpose.redefines:
+        if loaded is not None:
+            context.require_columns(path, [field.name for field in loaded.metadata.schema().fields])
         facts = _insert(path, definition, loaded, base)
     else:
         facts = _new_table(lakehouse, path, definition, loaded if effect == REPLACE else None, key)

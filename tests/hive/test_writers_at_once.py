@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -118,14 +118,9 @@ def test_an_insert_goes_to_where_another_application_has_put_a_table_that_this_s
     assert [str(*row) for row in rows(spark, table)] == (["1", "2"] if insert == "INTO" else ["2"])
 
 
-@pytest.mark.promise(
-    "conflicts", "an INSERT OVERWRITE that has waited for another one replaces what that has published"
-)
-def test_an_overwrite_that_has_waited_for_another_one_replaces_what_that_has_published(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spark.sql("CREATE TABLE awaited (id INT) USING parquet")
-    spark.sql("INSERT OVERWRITE awaited SELECT 1")
+@pytest.fixture
+def held_by(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Future[Any]]]:
+    """Runs a statement elsewhere up to its publish, which goes on when another statement waits for it."""
     coordinator = twophase.attach(spark).coordinator
     decided, waiting = threading.Event(), threading.Event()
     clear = coordinator.clear
@@ -139,15 +134,45 @@ def test_an_overwrite_that_has_waited_for_another_one_replaces_what_that_has_pub
         return clear(holder)
 
     monkeypatch.setattr(coordinator, "clear", let_go)
-    failpoints.arm("core.publish", pause, nth=1)
     with ThreadPoolExecutor(1) as other:
-        first = other.submit(lambda: spark.sql("INSERT OVERWRITE awaited SELECT 2"))
-        assert decided.wait(60)
-        spark.sql("INSERT OVERWRITE awaited SELECT 3")
-        first.result()
+
+        def hold(sql: str) -> Future[Any]:
+            failpoints.arm("core.publish", pause, nth=1)
+            first = other.submit(lambda: spark.sql(sql))
+            assert decided.wait(60)
+            return first
+
+        yield hold
     failpoints.disarm()
     assert waiting.is_set()
+
+
+@pytest.mark.promise(
+    "conflicts", "an INSERT OVERWRITE that has waited for another one replaces what that has published"
+)
+def test_an_overwrite_that_has_waited_for_another_one_replaces_what_that_has_published(
+    spark: SparkSession, held_by: Callable[[str], Future[Any]]
+) -> None:
+    spark.sql("CREATE TABLE awaited (id INT) USING parquet")
+    spark.sql("INSERT OVERWRITE awaited SELECT 1")
+    first = held_by("INSERT OVERWRITE awaited SELECT 2")
+    spark.sql("INSERT OVERWRITE awaited SELECT 3")
+    first.result()
     assert rows(spark, "awaited") == [(3,)]
+
+
+@pytest.mark.promise(
+    "conflicts", "rows of an insert that has waited go into no other columns than it was analysed with"
+)
+def test_an_overwrite_that_has_waited_is_refused_if_the_columns_have_changed(
+    spark: SparkSession, held_by: Callable[[str], Future[Any]]
+) -> None:
+    spark.sql("CREATE TABLE renewed USING parquet AS SELECT 1 AS a, 2 AS b")
+    first = held_by("CREATE OR REPLACE TABLE renewed USING parquet AS SELECT 2 AS b, 3 AS c")
+    with pytest.raises(WriteConflictError, match=r"renewed was not written.* from a, b to b, c"):
+        spark.sql("INSERT OVERWRITE renewed SELECT 7, 8")
+    first.result()
+    assert rows(spark, "renewed") == [(2, 3)]
 
 
 @pytest.mark.parametrize("before", ["INTO", "OVERWRITE"])

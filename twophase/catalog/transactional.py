@@ -173,6 +173,7 @@ class TransactionalCatalog(TransactionalStore):
         if current is not None and purpose is Purpose.CREATE_TABLE_AS and not tolerant:
             raise TableAlreadyExistsError.of(path, self.name)
         if current is not None and purpose.inserts:
+            context.require_columns(path, current.schema.names)
             _require_as_many(path, definition, current)
             definition = current
         seen = found.version if found else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -80,11 +80,12 @@ def open_statement(
     resolves: Conflict | None = None,
     alters: bool = False,
     restores: bool = False,
+    columns: Sequence[str] | None = None,
 ) -> Statement:
     """Stage and begin one statement, in the surrounding transaction or in one of its own.
 
     Its rows may be the answer to a conflict of the surrounding transaction, those of the table that it alters, or those
-    that a savepoint keeps.
+    that a savepoint keeps; or those of an insert, in the order of the ``columns`` that its analysis has seen.
 
     Raises
     ------
@@ -105,6 +106,7 @@ def open_statement(
         resolves=resolves,
         alters=alters,
         restores=restores,
+        columns=columns,
     )
     if participant is None:
         raise AtomicityNotSupportedError(

@@ -14,6 +14,7 @@ from twophase.errors import (
     TableAlreadyExistsError,
     TableNotExistError,
     TransactionAborted,
+    WriteConflictError,
 )
 from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition, Transform, WriteContext
 from twophase.testing._suite_base import NEW, SCHEMA, Driver, Rows, SuiteBase, Test, after, quick, transaction_id
@@ -179,6 +180,17 @@ class LayoutChapter(SuiteBase):
         with pytest.raises(CatalogError):
             driver.offer(path, purpose, wide)
         assert driver.state(path) == old
+
+    def test_rows_in_the_order_of_other_columns_are_a_conflict(self, driver: Driver, path: ObjectPath) -> None:
+        """Spark has put them in order, and another writer has changed the columns since."""
+        purpose = Purpose.INSERT_INTO
+        if not self.declares(driver, path, purpose):
+            return
+        old = driver.existing(path)
+        with pytest.raises(WriteConflictError):
+            driver.offer(path, purpose, context=WriteContext(transaction_id(), columns=("other", *SCHEMA.names[1:])))
+        driver.published(path, purpose, context=WriteContext(transaction_id(), columns=tuple(SCHEMA.names)))
+        assert len(driver.state(path) or ()) == len(old) + len(NEW)
 
     def _has_partitions(self, driver: Driver, path: ObjectPath) -> bool:
         """Return whether a partitioned table was created; if identity is not declared, assert that it is refused."""

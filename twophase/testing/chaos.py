@@ -207,6 +207,8 @@ class ChaosCatalog(
         target = self._target(path, context)
         if target is None and not purpose.creates:
             raise TableNotExistError.of(path, self.name)
+        if target is not None and purpose.inserts:
+            context.require_columns(path, target.schema.names)
         tolerant = purpose is Purpose.CREATE_TABLE_AS_IF_NOT_EXISTS
         if purpose is Purpose.CREATE_TABLE_AS:
             tolerant = ignore_if_exists

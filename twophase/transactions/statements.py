@@ -77,6 +77,7 @@ class Statements(TransactionView):
         resolves: Conflict | None = None,
         alters: bool = False,
         restores: bool = False,
+        columns: Sequence[str] | None = None,
     ) -> TwoPhaseCatalogTable | None:
         """Request a participant from a catalog, and record it before anything is staged.
 
@@ -92,7 +93,7 @@ class Statements(TransactionView):
         resolves : Conflict, optional
             The conflict, after :meth:`.Merging.rebase`, that its rows resolve: it builds on the published table, and
             supersedes what the transaction has written before.
-        alters, restores : bool
+        alters, restores, columns
             As in :class:`~twophase.model.WriteContext`.
 
         Returns
@@ -134,6 +135,7 @@ class Statements(TransactionView):
             resolves=resolves,
             alters=alters,
             restores=restores,
+            columns=columns,
         )
 
     def stage_drop(
@@ -195,6 +197,7 @@ class Statements(TransactionView):
         autocommit: bool = False,
         alters: bool = False,
         restores: bool = False,
+        columns: Sequence[str] | None = None,
         resolves: Conflict | None = None,
     ) -> TwoPhaseCatalogTable | None:
         self.require_own()
@@ -212,6 +215,7 @@ class Statements(TransactionView):
                 pins_reads=self._life.isolation.pins_reads,
                 alters=alters,
                 restores=restores,
+                columns=None if columns is None else tuple(columns),
             )
             try:
                 with self._life.fenced():

@@ -258,7 +258,8 @@ class WriteTable(TableProxy):
             df = with_waiting(self._jvm, df, self._definition.schema.names, self._computed, self.name())
         # Where the rows bring columns, the catalog knows what the table has then.
         defined = None if self._brings else self._definition
-        _run_insert(self._session, self._catalog, self._path, rows, df, scope, lambda: defined)
+        columns = None if defined is None else defined.schema.names
+        _run_insert(self._session, self._catalog, self._path, rows, df, scope, lambda: defined, columns)
 
     class Java:
         implements = [CATALOG + "SupportsWrite"]
@@ -277,7 +278,8 @@ def insert_analyzed(
     df : pyspark.sql.DataFrame
     facts : mapping
         ``rows`` and ``partitions``, the JSON of the ``StructType`` of the rows and of the table's partition columns;
-        ``options`` and ``table_options``, those of the statement and of the table.
+        ``columns``, the names of all its columns; ``options`` and ``table_options``, those of the statement and of the
+        table.
     """
     scope, options = stated_overwrite(facts["options"])
     # Stock Spark has matched the columns, by position.
@@ -286,7 +288,8 @@ def insert_analyzed(
         partitions = TableDefinition(schema=types.to_arrow(facts["partitions"]), options=facts["table_options"])
         scope = with_written_values(session.jvm, scope, partitions)
     rows = TableDefinition(schema=types.to_arrow(facts["rows"]), options=options)
-    _run_insert(session, catalog, path, rows, df, scope, lambda: catalog.load_table(path))
+    columns = facts["columns"]
+    _run_insert(session, catalog, path, rows, df, scope, lambda: catalog.load_table(path), columns)
 
 
 def _run_insert(
@@ -297,13 +300,14 @@ def _run_insert(
     df: Any,
     scope: OverwriteScope | None,
     define: Callable[[], TableDefinition | None],
+    columns: Sequence[str] | None,
 ) -> None:
     purpose = Purpose.INSERT_INTO if scope is None else Purpose.INSERT_OVERWRITE
     context = StatementContext.of(session)
     is_merged = context.joined is not None and context.joined.merging is not None  # Then the end of the block compares.
     if scope is not None and scope.version is None and not is_merged:
         scope = replace(scope, version=version_read(session.jvm, df, catalog, path))
-    statement = open_statement(context, catalog, path, rows, purpose, scope)
+    statement = open_statement(context, catalog, path, rows, purpose, scope, columns=columns)
     run_statement(session, statement, df, define)
 
 

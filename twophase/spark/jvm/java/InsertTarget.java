@@ -1,5 +1,6 @@
 package twophase;
 
+import java.util.Arrays;
 import java.util.EnumSet;
 import java.util.HashMap;
 import java.util.Map;
@@ -83,6 +84,7 @@ public final class InsertTarget implements SupportsWrite {
             facts.put("rows", rows.json());
             facts.put("schema", data.schema().json());  // As it is analysed: the optimiser may change names.
             facts.put("options", options);
+            facts.put("columns", Arrays.asList(table.schema().fieldNames()));
             facts.put("partitions", table.partitionSchema().json());
             facts.put("table_options", CollectionConverters.asJava(table.storage().properties()));
             LoadedTable.set(loaded);
