@@ -27,11 +27,23 @@ import hashlib
 import os
 import posixpath
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from twophase.catalogs.files import Entry, Files, base_name, data_entries, data_files, is_part, join, normal, parent
+from twophase.catalogs.files import (
+    Entry,
+    Files,
+    base_name,
+    data_entries,
+    data_files,
+    is_hidden,
+    is_part,
+    join,
+    normal,
+    parent,
+)
 from twophase.catalogs.hive.tables import NULL_PARTITION, partition_key
 from twophase.errors import CatalogError
 
@@ -383,3 +395,16 @@ def partition_directories(entries: list[Entry], columns: tuple[str, ...]) -> dic
         if values is not None:
             found[partition_key(values, columns)] = directory
     return found
+
+
+def outside_partitions(entries: list[Entry], partitions: Iterable[str]) -> str | None:
+    """The first directory in a listing that is named like a partition, and holds files, but is in none of these."""
+    known = set(partitions)
+    places = {posixpath.dirname(entry.name) for entry in entries if entry.is_file and not is_hidden(entry.base)}
+    for place in sorted(places - known):
+        above = place
+        while above and above not in known:
+            above = posixpath.dirname(above)
+        if not above and "=" in place.partition("/")[0]:
+            return place
+    return None

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 
 import pyarrow as pa
 
 from twophase.catalogs import metastore_names
 from twophase.catalogs.hive.layout import HIDDEN_PREFIX
-from twophase.errors import CatalogError, MissingLocationError
-from twophase.model import ObjectPath, TableDefinition
+from twophase.errors import AtomicityNotSupportedError, CatalogError, MissingLocationError
+from twophase.model import ObjectPath, TableDefinition, quote
 
 
 def check_path(path: ObjectPath, longest: int) -> None:
@@ -54,6 +54,24 @@ def check_definition(
     _check_partitioning(path, definition, transforms, [fold(name) for name in definition.partition_columns], columns)
     _check_clustering(path, definition, columns, fold)
     _check_buckets(path, definition, {fold(name) for name in definition.partition_columns}, columns, fold)
+
+
+def check_partition_names(path: ObjectPath, columns: Sequence[str]) -> None:
+    """Refuse partition columns whose directories readers do not see, or do not tell apart.
+
+    Raises
+    ------
+    AtomicityNotSupportedError
+    """
+    folded = Counter(map(str.lower, columns))
+    wrong = [name for name in columns if name.startswith(".") or folded[name.lower()] > 1]
+    if wrong:
+        raise AtomicityNotSupportedError(
+            f"{path} was not written: the directories of its partition column {', '.join(map(quote, wrong))} are "
+            "hidden from readers by their first dot, or distinct by case only. Nothing was started.",
+            path=path,
+            hint="Rename the column.",
+        )
 
 
 def _check_columns(path: ObjectPath, columns: list[str]) -> None:

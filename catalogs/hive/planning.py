@@ -189,6 +189,7 @@ def plan_write(
     if wanted.provider not in capabilities.providers or wanted.provider not in PROVIDERS:
         return None
     _check_ids(store, path, wanted)
+    names.check_partition_names(path, wanted.partition_columns)
     planner = _Planner(
         store, path, wanted, purpose, context, base, table, default_location, dropped, brought, displaces
     )

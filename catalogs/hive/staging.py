@@ -190,8 +190,24 @@ class Staging:
         self._write.update(listed=False)
 
     def partitions(self, columns: tuple[str, ...]) -> dict[Key, str]:
-        """Partitions of the staged rows: key to directory name inside :attr:`rows_at`."""
-        return layout.partition_directories(self.rows(), columns)
+        """Partitions of the staged rows: key to directory name inside :attr:`rows_at`.
+
+        Raises
+        ------
+        CatalogError
+            There are rows in another directory, which no reader would find.
+        """
+        entries = self.rows()
+        found = layout.partition_directories(entries, columns)
+        if lost := layout.outside_partitions(entries, found.values()):
+            raise CatalogError(
+                f"{self._write.path} was not written: its directory {lost} is no partition of its own, and readers "
+                "would not find the rows in it.",
+                path=self._write.path,
+                transaction_id=self._write.state.transaction_id,
+                hint=f"Rename the partition columns ({', '.join(columns)}) in a new table, and write to that.",
+            )
+        return found
 
     def partition_files(self) -> dict[str, tuple[int, int]]:
         """Directory names of :meth:`partitions`: to the number of staged data files in each, and their bytes."""

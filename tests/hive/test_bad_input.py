@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.hive.world import World
 from twophase.errors import (
+    AtomicityNotSupportedError,
     CatalogError,
     ConfigurationError,
     DatabaseNotExistError,
@@ -59,6 +61,37 @@ def test_reserved_words_and_capitals_are_names_like_others(world: World) -> None
 def test_columns_that_no_table_can_have(world: World, query: str, facts: dict[str, Any], words: str) -> None:
     with pytest.raises(CatalogError, match=words):
         world.offer("t", world.sql(query), **facts)
+
+
+@pytest.mark.promise("same-answers", "no row is lost in a directory that is no partition to readers", detail=True)
+def test_partition_columns_whose_directories_are_not_told_apart_are_refused_before_any_job(world: World) -> None:
+    with pytest.raises(AtomicityNotSupportedError, match=r"`\.p`"):
+        world.offer("t", world.sql("SELECT 1 AS a, 2 AS `.p`"), by=[".p"])
+    world.run("t", world.sql("SELECT 1 AS a, 2 AS `_p`"), by=["_p"])
+    world.run("t", world.sql("SELECT 1 AS a, 3 AS `_p`"), Purpose.INSERT_INTO, by=["_p"])
+    assert world.rows("t") == [(1, 2), (1, 3)]
+    world.spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        sensitive = World(world.spark, world.warehouse)
+        with pytest.raises(AtomicityNotSupportedError, match="`p`, `P`"):
+            sensitive.offer("u", world.sql("SELECT 1 AS a, 2 AS p, 3 AS P"), by=["p", "P"])
+    finally:
+        world.spark.conf.unset("spark.sql.caseSensitive")
+
+
+@pytest.mark.parametrize("purpose", [Purpose.INSERT_INTO, Purpose.INSERT_OVERWRITE])
+def test_staged_rows_outside_of_all_partitions_are_not_acknowledged(world: World, purpose: Purpose) -> None:
+    world.run("t", world.sql("SELECT 1 AS a, 2 AS p"), by=["p"])
+    rows = world.sql("SELECT 2 AS a, id AS p FROM range(2)")
+    participant = world.offer("t", rows, purpose, by=["p"])
+    participant.begin()
+    participant.write(rows)
+    (staged,) = Path(world.warehouse).rglob("p=1")
+    staged.rename(staged.with_name(".p=1"))
+    with pytest.raises(CatalogError, match=r"\.p=1"):
+        participant.prepare()
+    participant.abort()
+    assert world.rows("t") == [(1, 2)]
 
 
 def test_partition_transforms_are_refused_in_words(world: World) -> None:
