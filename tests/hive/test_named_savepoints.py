@@ -299,6 +299,21 @@ def test_a_writer_outside_twophase_is_noticed(bench: Bench) -> None:
     assert (bench.kept_files(), bench.timeline.savepoints()) == ([], [])
 
 
+@pytest.mark.promise("restore", "a savepoint of several tables keeps them as of one moment, or is refused", detail=True)
+def test_a_writer_outside_twophase_that_changes_a_table_after_it_is_kept_is_noticed(bench: Bench) -> None:
+    bench.write(MORE, OTHER, CREATE)
+
+    def interfere(_: str) -> None:
+        (file,) = [file for file in bench.table_files() if "t" in file.parts]
+        (file.parent / "stranger.parquet").write_bytes(file.read_bytes())
+
+    failpoints.arm("core.keep", interfere, nth=2)
+    with pytest.raises(WriteConflictError, match="changed outside twophase"):
+        bench.create()
+    failpoints.disarm()
+    assert (bench.kept_files(), bench.timeline.savepoints()) == ([], [])
+
+
 # -- expiry, crashes, and clean ----------------------------------------------------------------------------------------
 
 

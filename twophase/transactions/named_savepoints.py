@@ -180,8 +180,13 @@ def _keep(
 ) -> SavepointRecord:
     record = timeline.add_savepoint(record)
     try:
+        before = [_version(*table) for table in held]
         documents = [_keep_one(catalog, table) for (catalog, _), table in zip(held, record.tables, strict=True)]
         transaction.require_held()
+        # At the end of all: so they are kept as of one moment.
+        for (catalog, path), version in zip(held, before, strict=True):
+            if _version(catalog, path) != version:
+                raise _changed_outside(f"{catalog.name}.{path}", path)
         number = timeline.last_number()
         timeline.complete_savepoint(record.id, documents, number)
     except BaseException as error:
@@ -191,19 +196,22 @@ def _keep(
     return replace(record, tables=kept, state=SavepointState.READY, number=number)
 
 
+def _version(catalog: SupportsSavepoints, path: ObjectPath) -> str | None:
+    with concerning(path):
+        return catalog.table_version(path)
+
+
 def _keep_one(catalog: SupportsSavepoints, table: KeptTable) -> dict[str, object]:
-    with concerning(table.path):
-        before = catalog.table_version(table.path)
-        with step(KEEP):
-            document = catalog.keep(table.document)
-        after = catalog.table_version(table.path)
-    if after != before:
-        raise WriteConflictError(
-            f"Table {table.name} was changed outside twophase while a savepoint of it was created; it was not created.",
-            path=table.path,
-            hint="Create it again.",
-        )
-    return dict(document)
+    with concerning(table.path), step(KEEP):
+        return dict(catalog.keep(table.document))
+
+
+def _changed_outside(name: str, path: ObjectPath) -> WriteConflictError:
+    return WriteConflictError(
+        f"Table {name} was changed outside twophase while a savepoint of it was created; it was not created.",
+        path=path,
+        hint="Create it again.",
+    )
 
 
 def _give_up(
