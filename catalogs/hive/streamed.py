@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from twophase.catalogs.files import join
+from twophase.catalogs.files import join, refuse_untried
 from twophase.catalogs.hive import layout
 from twophase.catalogs.hive.definitions import SERDE_PROVIDER
 from twophase.catalogs.hive.store import HiveStore
@@ -24,11 +24,10 @@ def refuse(store: HiveStore, path: ObjectPath, table: HiveTable) -> None:
     AtomicityNotSupportedError
     """
     location = str(table.location)
-    if (
-        table.provider == SERDE_PROVIDER
-        or layout.is_in_version(location)
-        or not store.files.exists(join(location, _LOG))
-    ):
+    if table.provider == SERDE_PROVIDER or layout.is_in_version(location):
+        return
+    refuse_untried(path, location, environment=store.environment)  # Before it is looked at.
+    if not store.files.exists(join(location, _LOG)):
         return
     raise AtomicityNotSupportedError(
         f"{path} was not written: a streaming query writes it, or has done so, and left {_LOG} in {location}. Spark "
