@@ -12,6 +12,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_rand
 from twophase.errors import ConfigurationError, SnapshotTooOldError, WoundedError, WriteConflictError
 from twophase.hooks.hook import JobStatusHook
 from twophase.model import Isolation
+from twophase.protocol.states import TransactionState
 from twophase.spark.attach import Conflict, block
 from twophase.spark.conflict_merging import Merge
 from twophase.timeline.owners import clock
@@ -122,13 +123,19 @@ def _run(
     hooks: Iterable[JobStatusHook],
 ) -> Any:
     own_hooks, first_begun = tuple(hooks), clock()
+    last: Transaction | None = None
 
     def attempt() -> Any:
-        with block(spark, own_hooks, *terms, first_begun=first_begun) as tx:
-            return function(tx)
+        nonlocal last
+        with block(spark, own_hooks, *terms, first_begun=first_begun) as last:
+            return function(last)
+
+    def may_repeat(error: BaseException) -> bool:
+        # A function may commit by itself, and meet a conflict elsewhere afterwards: its rows would come twice.
+        return _is_conflict(error) and (last is None or last.state is not TransactionState.COMPLETED)
 
     retrying = Retrying(
-        retry=retry_if_exception(_is_conflict),
+        retry=retry_if_exception(may_repeat),
         stop=stop_after_attempt(attempts),
         wait=wait_random_exponential(multiplier=_PAUSE, max=_LONGEST_PAUSE),
         reraise=True,

@@ -199,6 +199,21 @@ def test_run_gives_up_after_its_attempts(spark: SparkSession, other: SparkSessio
         twophase.run(spark, failing, attempts=0)
 
 
+@pytest.mark.parametrize("kind", ["lakehouse"])
+def test_run_repeats_nothing_that_it_has_published(spark: SparkSession, store: Store) -> None:
+    tries: list[str] = []
+
+    def block(tx: twophase.Transaction) -> None:
+        tries.append(tx.id)
+        store.write(spark, "a", [(9, 90)])
+        tx.commit()
+        raise WriteConflictError("of another session")
+
+    with pytest.raises(WriteConflictError, match="of another session"):
+        twophase.run(spark, block, attempts=3)
+    assert (len(tries), store.rows(spark, "a")) == (1, [(9, 90)])
+
+
 class Refusing(ConflictPolicy):
     """Lets appends wait."""
 
