@@ -12,7 +12,7 @@ from tests.core.bench import Bench, child, path, with_rows, write
 from twophase import failpoints
 from twophase.catalog import Change, OpenSnapshot, SupportsOpenSnapshots
 from twophase.catalog.reading import ReadSource
-from twophase.errors import SnapshotTooOldError, TwoPhaseError, WriteConflictError
+from twophase.errors import SnapshotTooOldError, TableNotExistError, TwoPhaseError, WriteConflictError
 from twophase.failpoints import EXIT_CODE
 from twophase.model import Isolation, ObjectPath, Purpose
 from twophase.protocol.states import TransactionState
@@ -227,6 +227,20 @@ def test_write_skew_is_possible_under_snapshot_and_refused_under_serializable(be
     with pytest.raises(WriteConflictError, match=rf"reads table \w+\.default\.[ab], which transaction {one.id} has"):
         two.commit()
     assert bench.staged() == []
+
+
+@pytest.mark.promise("isolation", "under `serializable` a table that was not there counts as read, too", detail=True)
+def test_that_a_table_is_not_there_has_been_read_under_serializable(bench: Bench) -> None:
+    catalog = bench.catalogs["one"]
+    transactions = [bench.coordinator().begin(SERIALIZABLE) for _ in range(2)]
+    for tx, absent in zip(transactions, ("x", "y"), strict=True):
+        with pytest.raises(TableNotExistError):
+            tx.read_source(catalog, path(absent))
+    for tx, new in zip(transactions, ("y", "x"), strict=True):
+        write(tx, catalog, new, Purpose.CREATE_TABLE_AS)
+    transactions[0].commit()
+    with pytest.raises(WriteConflictError):
+        transactions[1].commit()
 
 
 def test_what_was_read_is_validated_also_where_it_is_appended_to(bench: Bench) -> None:

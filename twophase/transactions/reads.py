@@ -132,6 +132,8 @@ class Reads:
         except TableNotExistError:
             changes = self._changes(catalog, path)
             if not changes and known is None:
+                if self._isolation is Isolation.SERIALIZABLE:  # That it is not there has been read, too.
+                    self.is_reading(catalog, path, None)
                 raise
         source = self._former(catalog, path, changes, known)
         return source, source.version

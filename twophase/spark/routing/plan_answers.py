@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from twophase.catalog import SupportsEvolution, SupportsExternalChanges
-from twophase.model import ObjectPath, OverwriteScope
+from twophase.model import Isolation, ObjectPath, OverwriteScope
 from twophase.spark import active, types
 from twophase.spark.connector.definition import PLAIN, RESERVED
 from twophase.spark.connector.table import insert_analyzed
@@ -259,11 +259,12 @@ class Answers(JavaCallable):
         version = catalog.table_version(path)
         if transaction.has_moved(catalog, path, version):
             return True
-        if version is None:  # A view, or nothing, as when the transaction began.
-            return False
-        self._session.caches.require_current(catalog, path, version)
-        if use == "rows" and transaction.isolation.pins_reads:
+        # SHOW PARTITIONS reads, too; and a version of None is that of a view, or of nothing, as when it began.
+        counts = transaction.isolation is Isolation.SERIALIZABLE
+        if counts or (use == "rows" and version is not None and transaction.isolation.pins_reads):
             transaction.is_reading(catalog, path, version)
+        if version is not None:
+            self._session.caches.require_current(catalog, path, version)
         return False
 
     def _listed(self, facts: Facts) -> Any:
