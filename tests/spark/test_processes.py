@@ -107,6 +107,7 @@ def test_the_users_own_error_comes_out_though_spark_has_ended_meanwhile(tmp_path
 CALLING = """
 import socket, sys
 from pathlib import Path
+from py4j.java_gateway import JavaObject
 from pyspark.sql import SparkSession
 import twophase
 spark = (
@@ -153,6 +154,10 @@ stream("after")
 handle.detach()
 print(gateway.python_parameters.propagate_java_exceptions == before)
 stream("detached")
+java = JavaObject("GATEWAY_SERVER", gateway._gateway_client)
+java.resetCallbackClient(java.getCallbackClient().getAddress(), gateway._callback_server.get_listening_port())
+twophase.attach(spark)
+stream("with a new client")
 """
 
 
@@ -170,6 +175,7 @@ def test_the_port_for_callbacks_answers_the_jvm_alone_and_only_what_java_may_cal
         "after [3]",
         "True",
         "detached [3]",
+        "with a new client [3]",
     ], done.stderr
 
 

@@ -47,10 +47,9 @@ def start(gateway: Any) -> None:
 
     with _lock:
         parameters = gateway.python_parameters
-        token, parameters.auth_token = parameters.auth_token, parameters.auth_token or secrets.token_hex(32)
+        parameters.auth_token = parameters.auth_token or secrets.token_hex(32)  # Existing connections stay.
         ensure_callback_server_started(gateway)
-        if token is None:  # existing connections of a running server stay
-            _send_token(gateway, parameters.auth_token)
+        _send_token(gateway, parameters.auth_token)
         _guard(gateway.gateway_property.pool)
 
 
@@ -71,7 +70,7 @@ def restore_exceptions() -> None:
 
 
 def _send_token(gateway: Any, token: str) -> None:
-    """Give the JVM's client the token: PySpark has just created a new client, without one."""
+    """Give the JVM's client the token: PySpark may have created a new client, without one, since the last time."""
     from py4j.java_gateway import JavaObject
 
     client = JavaObject("GATEWAY_SERVER", gateway._gateway_client).getCallbackClient()
