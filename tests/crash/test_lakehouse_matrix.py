@@ -77,7 +77,7 @@ WHOLE_ON_SERVER = ("postgresql", "two tables")
 THOROUGH = {
     "sqlite": {"create", "overwrite partitions", "create then insert"},
     "postgresql": {"create"},
-    "hive_metastore": {"create"},
+    "hive_metastore": set(),
     "rest": {"create"},
 }
 
