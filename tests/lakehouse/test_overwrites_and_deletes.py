@@ -10,15 +10,11 @@ import pytest
 from pyspark.errors import AnalysisException, ArithmeticException
 
 import twophase
-from tests.lakehouse.foreign import append_file, delete_positions
-from tests.lakehouse.places import Lake
+from tests.lakehouse.foreign import append_file
 from tests.lakehouse.shop import DATABASE, Shop
-from tests.lakehouse.statements import run
 from tests.levels import Levels
-from twophase.catalog.reading import Filter
-from twophase.catalogs.lakehouse import LakehouseCatalog
 from twophase.errors import CatalogError
-from twophase.model import Level, ObjectPath
+from twophase.model import Level
 
 spark40_first_cases = True
 KIND = "sqlite"
@@ -157,25 +153,3 @@ def test_delete_finds_files_whatever_their_names(shop: Shop, tmp_path: Path) -> 
     assert len(shop.rows("t")) == 6
     shop.sql("DELETE FROM @t WHERE sqrt(id) = 1")
     assert shop.rows("t") == [(0,), (0,), (2,), (2,)]
-
-
-def test_a_delete_is_planned_on_one_state_of_the_table(
-    catalog: LakehouseCatalog, lake: Lake, path: ObjectPath, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another engine deletes a row between the looks, before the last one."""
-    run(catalog, path)
-    looks, pointer = 0, catalog.store.pointer
-
-    def looking(at: ObjectPath) -> str | None:
-        nonlocal looks
-        looks -= 1
-        if looks == 0:
-            with lake.iceberg() as engine:
-                delete_positions(engine.load_table(tuple(path.to_document())), [0])
-        return pointer(at)
-
-    monkeypatch.setattr(catalog.store, "pointer", looking)
-    catalog.plan_delete(path, [Filter("=", "id", (1,))])
-    looks = -looks
-    with pytest.raises(CatalogError, match="another engine has deleted some"):
-        catalog.plan_delete(path, [Filter("=", "id", (1,))])

@@ -13,13 +13,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.lakehouse.conftest import make_lake
+from tests.lakehouse.foreign import delete_positions
 from tests.lakehouse.places import Lake, ordered
 from tests.lakehouse.statements import ROWS, SCHEMA, run, stage, table
 from twophase.catalog import ReadSource, TableChange
+from twophase.catalog.reading import Filter
 from twophase.catalog.snapshots import Change
 from twophase.catalogs.lakehouse import LakehouseCatalog
 from twophase.catalogs.lakehouse.participant import LakehouseParticipant
-from twophase.errors import SnapshotTooOldError, TableNotExistError
+from twophase.errors import CatalogError, SnapshotTooOldError, TableNotExistError
 from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition, Transform
 
 CREATE, INSERT, OVERWRITE = Purpose.CREATE_TABLE_AS, Purpose.INSERT_INTO, Purpose.INSERT_OVERWRITE
@@ -277,3 +279,25 @@ def test_where_the_history_has_a_gap_the_recorded_state_is_read_if_it_is_exact(
     done(catalog, path, REPLACE)
     assert "replaced" in too_old(other, path, inserted, overwritten, more, version=version)
     other.close()
+
+
+def test_a_delete_is_planned_on_one_state_of_the_table(
+    catalog: LakehouseCatalog, lake: Lake, path: ObjectPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another engine deletes a row between the looks, before the last one."""
+    run(catalog, path)
+    looks, pointer = 0, catalog.store.pointer
+
+    def looking(at: ObjectPath) -> str | None:
+        nonlocal looks
+        looks -= 1
+        if looks == 0:
+            with lake.iceberg() as engine:
+                delete_positions(engine.load_table(tuple(path.to_document())), [0])
+        return pointer(at)
+
+    monkeypatch.setattr(catalog.store, "pointer", looking)
+    catalog.plan_delete(path, [Filter("=", "id", (1,))])
+    looks = -looks
+    with pytest.raises(CatalogError, match="another engine has deleted some"):
+        catalog.plan_delete(path, [Filter("=", "id", (1,))])
