@@ -49,7 +49,7 @@ def check_kept(definition: str, column: str, new_name: str) -> list[str]:
     return [f"CHECK {condition.replace(old, new)}"] if condition else []
 
 
-def nature(kind: str, null: str, extra: str, collation: str | None, expression: str | None) -> list[str]:
+def type_clauses(kind: str, null: str, extra: str, collation: str | None, expression: str | None) -> list[str]:
     """The clauses of a column's type: the collation that it had, whether it may be NULL, and how it is computed."""
     words = [kind, *([f"COLLATE {collation}"] if collation and _TEXT.match(kind) else [])]
     if not (computed := _COMPUTED.search(extra)):

@@ -301,7 +301,7 @@ class MySQL(Database):
         facts = connection.execute(sa.text(_COLUMN), {"schema": table.database, "name": table.name, "column": column})
         nullable, data_type, default, extra, said, collation, expression = facts.one()
         null = null or ("NULL" if nullable == "YES" else "NOT NULL")
-        words = defined_mysql.nature(kind, null, extra, collation, self._expression(connection, expression))
+        words = defined_mysql.type_clauses(kind, null, extra, collation, self._expression(connection, expression))
         if new_default is not None:
             words += [f"DEFAULT {new_default}"] if new_default else []
         elif default is not None and not (self.is_mariadb(connection) and default == "NULL"):

@@ -62,8 +62,7 @@ def plan_write(
         _check_target(store, connection, there, purpose, seen, base)
         effect = _effect(purpose, seen, base)
         if purpose.inserts:
-            facts = _insert(store, connection, path, definition, base)
-            context.require_columns(path, facts["columns"])
+            facts = _insert(store, connection, path, definition, context)
         else:
             definitions.check(path, definition, store.database)
             facts = _new_table(store, path, definition)
@@ -276,16 +275,10 @@ def _insert(
     connection: sa.Connection,
     path: ObjectPath,
     rows: TableDefinition,
-    base: Mapping[str, Any] | None,
+    context: WriteContext,
 ) -> Document:
-    if base is not None and base["effect"] in (ALTER, ALTER_COPY):
-        raise AtomicityNotSupportedError(
-            f"{path} was altered in transaction {base['transaction_id']}, and no rows can be written to it there. This "
-            "statement wrote nothing.",
-            path=path,
-            transaction_id=base["transaction_id"],
-            hint="Commit the ALTER TABLE before, and write the rows after it.",
-        )
+    base = context.base
+    _refuse_altered(path, base)
     if MERGE_SCHEMA in rows.options and rows.schema.names:
         old = TableDefinition.from_document(base["definition"]) if base else store.definition(connection, path)
         return bringing.plan(store, path, old, rows, is_first=base is None)
@@ -299,9 +292,21 @@ def _insert(
         facts = {key: base[key] for key in _OF_THE_TABLE if key in base}
     else:
         facts = _of_published(store, connection, path)
+        context.require_columns(path, facts["columns"])
     if len(rows.schema) not in (0, len(facts["columns"])):
         raise CatalogError(f"The rows have {len(rows.schema)} columns, {path} has {len(facts['columns'])}.", path=path)
     return facts
+
+
+def _refuse_altered(path: ObjectPath, base: Mapping[str, Any] | None) -> None:
+    if base is not None and base["effect"] in (ALTER, ALTER_COPY):
+        raise AtomicityNotSupportedError(
+            f"{path} was altered in transaction {base['transaction_id']}, and no rows can be written to it there. This "
+            "statement wrote nothing.",
+            path=path,
+            transaction_id=base["transaction_id"],
+            hint="Commit the ALTER TABLE before, and write the rows after it.",
+        )
 
 
 def _of_published(store: Store, connection: sa.Connection, path: ObjectPath) -> Document:

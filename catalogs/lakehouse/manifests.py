@@ -139,10 +139,13 @@ def entries_of(io: FileIO, manifest: ManifestFile, *, discard_deleted: bool = Tr
 
 def check_lengths(io: FileIO, listed: Iterable[ManifestFile]) -> None:
     """Refuse manifests that have lost their ends, before PyIceberg reads them: it would not notice."""
-    for manifest in listed:
-        with reading_manifests(manifest.manifest_path):
-            if (length := len(io.new_input(manifest.manifest_path))) < manifest.manifest_length:
-                raise EOFError(f"it has {length} of {manifest.manifest_length} bytes")
+    list(ExecutorFactory.get_or_create().map(partial(_check_length, io), list(listed)))
+
+
+def _check_length(io: FileIO, manifest: ManifestFile) -> None:
+    with reading_manifests(manifest.manifest_path):
+        if (length := len(io.new_input(manifest.manifest_path))) < manifest.manifest_length:
+            raise EOFError(f"it has {length} of {manifest.manifest_length} bytes")
 
 
 def removed_in(io: FileIO, manifest: ManifestFile, snapshot_id: int) -> list[str]:

@@ -230,7 +230,7 @@ def change(
         if not updates:
             return None
         metadata = update_table_metadata(current.metadata, updates, metadata_location=current.location)
-        metadata = _with_whole_log(current.metadata, metadata)
+        metadata = _with_unbroken_log(current.metadata, metadata)
         place = Place(current.metadata.location, key)
         after = Loaded(place.metadata_file(version_of(current.location) + 1), metadata)
         stage_metadata(store, files, path, current, after)
@@ -246,7 +246,7 @@ def change(
     )
 
 
-def _with_whole_log(before: TableMetadata, after: TableMetadata) -> TableMetadata:
+def _with_unbroken_log(before: TableMetadata, after: TableMetadata) -> TableMetadata:
     """A table whose snapshot log begins after the last snapshot that it has lost, as Iceberg's own writers have it.
 
     PyIceberg leaves the entries before it, too: an older state would seem to be that of the time of the lost one.

@@ -187,8 +187,12 @@ class LayoutChapter(SuiteBase):
         if not self.declares(driver, path, purpose):
             return
         old = driver.existing(path)
-        with pytest.raises(WriteConflictError):
-            driver.offer(path, purpose, context=WriteContext(transaction_id(), columns=("other", *SCHEMA.names[1:])))
+        others = (pa.field("other", pa.int64()), *list(SCHEMA)[1:]), (*SCHEMA, pa.field("more", pa.int64()))
+        for fields in others:
+            rows = TableDefinition(pa.schema(fields))
+            with pytest.raises(WriteConflictError):
+                context = WriteContext(transaction_id(), columns=tuple(rows.schema.names))
+                driver.offer(path, purpose, rows, context=context)
         driver.published(path, purpose, context=WriteContext(transaction_id(), columns=tuple(SCHEMA.names)))
         assert len(driver.state(path) or ()) == len(old) + len(NEW)
 

@@ -548,6 +548,10 @@ def test_what_shows_the_present_state_of_a_table_is_refused_in_a_block_that_sees
         spark.sql(statements[0]).collect()
         elsewhere(lambda: store.append(other, "a", (4, 40)))
         store.write(spark, "b", [(9, 90)])
+    with twophase.transaction(spark, isolation="serializable"):
+        spark.sql("DESCRIBE TABLE parts.a").collect()
+        elsewhere(lambda: store.append(other, "a", (5, 50)))
+        store.write(spark, "b", [(9, 90)])
 
 
 @pytest.mark.promise("visibility", "a block reads what another process had published before it began", detail=True)

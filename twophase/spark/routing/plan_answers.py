@@ -259,8 +259,8 @@ class Answers(JavaCallable):
         version = catalog.table_version(path)
         if transaction.has_moved(catalog, path, version):
             return True
-        # SHOW PARTITIONS reads, too; and a version of None is that of a view, or of nothing, as when it began.
-        counts = transaction.isolation is Isolation.SERIALIZABLE
+        # Under SERIALIZABLE SHOW PARTITIONS reads, too, and whoever finds no table. A view has no version, either.
+        counts = transaction.isolation is Isolation.SERIALIZABLE and use in ("rows", "published")
         if counts or (use == "rows" and version is not None and transaction.isolation.pins_reads):
             transaction.is_reading(catalog, path, version)
         if version is not None:
