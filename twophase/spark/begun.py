@@ -130,7 +130,8 @@ class OpenTransaction:
     def _require_unused(self) -> None:
         if self.transaction.has_worked:
             raise TransactionStatementError(
-                f"Transaction {self.id} has read, locked or written something: its characteristics stay as they are.",
+                f"Transaction {self.id} has read, locked or written something, or has a savepoint: its "
+                "characteristics stay as they are.",
                 transaction_id=self.id,
                 hint="Say SET TRANSACTION right after BEGIN TRANSACTION, or say them there.",
             )
@@ -148,7 +149,7 @@ class OpenTransaction:
         Raises
         ------
         TransactionStatementError
-            It has read, locked or written something.
+            It has read, locked or written something, or has a savepoint.
         """
         self._require_own("SET TRANSACTION")
         self._require_unused()

@@ -44,6 +44,11 @@ class Savepoints:
         self._known: list[Savepoint] = []
         self._count = 0
 
+    @property
+    def are_set(self) -> bool:
+        """Whether there is one that was not released."""
+        return bool(self._known)
+
     def set(self, name: str | None) -> Savepoint:
         """Set one; a name that exists already is hidden until this one is released. Costs no write."""
         self._count += 1

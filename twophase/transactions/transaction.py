@@ -93,6 +93,11 @@ class Transaction(DdlStatements):
 
     # -- savepoints ---------------------------------------------------------------------------------------------------
 
+    @property
+    def has_worked(self) -> bool:
+        """Whether it has read, locked or written anything, or has a savepoint."""
+        return super().has_worked or self._savepoints.are_set
+
     def savepoint(self, name: str | None = None) -> Savepoint:
         """Set a mark, to which the transaction can be rolled back while it continues. It costs no write.
 

@@ -70,14 +70,14 @@ class NamedSavepoints:
         """Restore tables in one transaction; see :func:`twophase.restore`."""
         self._refuse_inside("RESTORE")
         session = self._session
-        plan = named_savepoints.plan_restore(
-            session.coordinator.timeline,
-            session.catalogs.named,
-            name,
-            databases=None if databases is None else [self._find_database(database) for database in databases],
-            tables=None if tables is None else [self._find_table(table) for table in tables],
-        )
         with blocks.transaction(session, hooks, Isolation.SNAPSHOT) as tx:
+            plan = named_savepoints.plan_restore(
+                session.coordinator.timeline,
+                session.catalogs.named,
+                name,
+                databases=None if databases is None else [self._find_database(database) for database in databases],
+                tables=None if tables is None else [self._find_table(table) for table in tables],
+            )
             context = StatementContext(session.coordinator, session, tx)
             restoring.restore(context, plan, self._rows, keep_new=keep_new)
         return tx
