@@ -214,6 +214,10 @@ class Generic(Database):
         if comment is not None:
             connection.execute(sa.insert(notes).values(name=table.name, said=comment))
 
+    def compares(self, column: Column) -> bool:
+        """Exclude times with a zone, unless it is known in which zone the session takes those of a condition."""
+        return super().compares(column) and (self.aware_times or getattr(column.arrow, "tz", None) is None)
+
     def compares_texts(self, column: Column) -> bool:
         """Exclude types read as text only because they are unknown; JSON, for one, may be compared as a document."""
         return any(word in column.type.lower() for word in ("char", "text", "string", "clob"))
@@ -295,6 +299,7 @@ class DuckDB(Generic):
         "FROM information_schema.tables WHERE table_catalog = current_database() AND table_schema = :schema"
     )
     list_relations = Database.list_relations
+    aware_times = True
 
     def engine(self, database: str, *, pooled: bool, label: str = "") -> sa.Engine:
         """Connections are never pooled: only one process at a time can open the file."""

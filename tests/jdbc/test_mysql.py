@@ -7,7 +7,6 @@ import socket
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,7 +16,7 @@ from pymysql import _auth
 from tests import servers
 from tests.jdbc.conftest import make_place
 from tests.jdbc.places import Place, Row, open_jdbc, ordered
-from tests.jdbc.statements import SCHEMA, offer, run, table
+from tests.jdbc.statements import SCHEMA, offer, read, run, table
 from twophase.catalog import TableChange
 from twophase.catalog.reading import Filter
 from twophase.catalogs.jdbc import JdbcCatalog, errors
@@ -42,15 +41,6 @@ def lower_case() -> Iterator[Place]:
     """A server that writes all names in lower case, as on Windows and in some clouds."""
     with servers.mariadb("--lower-case-table-names=1") as server:
         yield Place("mariadb", server.url)
-
-
-def read(catalog: JdbcCatalog, path: ObjectPath, *conditions: Filter) -> list[dict[str, Any]]:
-    """Rows as tasks read them; every condition has to be taken."""
-    reader = catalog.read_source(path).reader
-    assert reader is not None
-    taken = [condition for condition in conditions if reader.accepts(condition)]
-    parts = reader.plan(catalog.load_table(path).schema.names, taken)
-    return [row for part in parts for batch in part() for row in batch.to_pylist()]
 
 
 @pytest.mark.promise("defaults", "a column with a computed default on MariaDB and MySQL gets the rows' own values")

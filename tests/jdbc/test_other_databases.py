@@ -16,8 +16,9 @@ from pyspark.sql import SparkSession
 import twophase
 from tests.jdbc.conftest import make_place
 from tests.jdbc.places import Place, ordered
-from tests.jdbc.statements import ROWS, SCHEMA, offer, run, stage, table
+from tests.jdbc.statements import ROWS, SCHEMA, offer, read, run, stage, table
 from tests.jdbc.test_altering import add, comment, drop, rename, retype
+from twophase.catalog.reading import Filter
 from twophase.catalogs.jdbc import JdbcCatalog
 from twophase.catalogs.jdbc.generic import Abilities, Generic
 from twophase.catalogs.jdbc.loading import Loader
@@ -248,6 +249,18 @@ def test_what_a_replace_loses_is_named(place: Place, catalog: JdbcCatalog, path:
     replaced = run(catalog, path, REPLACE, WIDER_ROWS, WIDER)
     lost = " ".join(replaced.document["lost"])
     assert "default" in lost and "key" in lost
+
+
+@TRANSACTIONAL
+def test_a_condition_on_a_moment_finds_it_in_any_time_zone_of_the_session(place: Place, path: ObjectPath) -> None:
+    zone = {"duckdb": "?timezone=", "plain-postgresql": "?options=-ctimezone%3D"}[place.kind]
+    moment = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
+    schema = pa.schema([("at", pa.timestamp("us", "UTC"))])
+    catalog = place.catalog(url=f"{place.url}{zone}America/New_York")
+    run(catalog, path, rows=[(moment,)], schema=schema)
+    for operator in ("=", "<=", ">="):
+        assert read(catalog, path, Filter(operator, "at", (moment,))) == [{"at": moment}], operator
+    catalog.close()
 
 
 def test_a_dialect_that_is_not_installed_is_reported() -> None:
