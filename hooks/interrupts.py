@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 from twophase.protocol.states import TransactionState
@@ -28,7 +30,7 @@ def deferred_interrupts() -> Iterator[None]:
     try:
         for number, handler in ((signal.SIGINT, on_interrupt), (signal.SIGTERM, on_terminate)):
             if handler is not signal.SIG_IGN:  # As Ctrl-C in a job that a shell has started in the background.
-                signal.signal(number, lambda signum, _frame: held.add(signum))
+                signal.signal(number, of_this_process(lambda signum, _frame: held.add(signum), handler))
         with interrupted_by(lambda: bool(held)):  # While it waits for other transactions, nothing has begun.
             yield
     finally:
@@ -42,6 +44,30 @@ def deferred_interrupts() -> Iterator[None]:
             restore_handler(signal.SIGINT, on_interrupt)
         if signal.SIGINT in held:
             signal.raise_signal(signal.SIGINT)
+
+
+def of_this_process(
+    handler: Callable[[int, FrameType | None], Any], previous: Any
+) -> Callable[[int, FrameType | None], None]:
+    """Return a signal handler with which a forked child, which inherits it, restores the previous one instead.
+
+    Parameters
+    ----------
+    handler : callable
+        What this process does with the signal.
+    previous : Any
+        From ``signal.getsignal``.
+    """
+    process = os.getpid()
+
+    def handle(signum: int, frame: FrameType | None) -> None:
+        if os.getpid() == process:
+            handler(signum, frame)
+        else:
+            restore_handler(signum, previous)
+            signal.raise_signal(signum)
+
+    return handle
 
 
 def restore_handler(number: int, handler: Any) -> None:

@@ -6,6 +6,7 @@ The code that executes the query (the native Spark catalog, or :func:`twophase.c
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -27,6 +28,17 @@ _live: set[Statement] = set()
 _followed: list[list[Statement]] = []
 #: Reentrant, because a signal handler may look up the live statements while the same thread is changing them.
 _live_lock = threading.RLock()
+
+
+def _after_fork() -> None:
+    """Reset the state in a forked child: the statements are its parent's, and a lock held at the fork stays held."""
+    global _live_lock
+    _live_lock = threading.RLock()
+    _live.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def live_statements() -> list[Statement]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 
@@ -70,3 +71,17 @@ def test_a_sigterm_that_ends_the_process_goes_before_a_ctrl_c_that_a_job_may_cat
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_child_that_is_forked_meanwhile_is_ended_by_its_signals(number: signal.Signals) -> None:
+    """It has inherited the handler; a worker of multiprocessing would never see the end of the block."""
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        with deferred_interrupts():
+            if not (child := os.fork()):
+                signal.raise_signal(number)
+                os._exit(1)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -number
+    finally:
+        signal.signal(number, before)

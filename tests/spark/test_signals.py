@@ -18,6 +18,7 @@ from tests.recorder import Recorder
 from tests.spark.conftest import Start
 from tests.spark.test_cancellation import cancel_all, cancel_by_group, cancel_by_tag, cancel_by_users_tag
 from twophase import TransactionState, failpoints
+from twophase.hooks import JobStatus, JobStatusHook
 from twophase.model import Purpose
 from twophase.spark.execution import cancellation
 from twophase.spark.execution.cancellation import Terminator
@@ -296,3 +297,30 @@ def test_a_sigterm_that_the_application_survives_is_handled_alike_each_time(
         signal.signal(signal.SIGTERM, before)
     assert recorder.events == ["created", "canceled"] * 2
     assert ids(spark) == [1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_a_forked_child_ends_that_and_cancels_no_statement_of_its_parent(
+    spark: SparkSession, number: signal.Signals
+) -> None:
+    """As a worker of multiprocessing is ended, which inherits the handlers and the statements that run."""
+    ends: list[int] = []
+
+    class Forks(JobStatusHook):
+        def on_created(self, job: JobStatus) -> None:
+            if not (child := os.fork()):
+                signal.raise_signal(number)
+                os._exit(1)
+            ends.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    before = signal.signal(number, signal.SIG_DFL)
+    terminator = Terminator(twophase.attach(spark).session.tracker)
+    terminator.install()
+    try:
+        with twophase.transaction(spark, hooks=[Forks()]):
+            spark.sql("CREATE OR REPLACE TABLE kept AS SELECT 2L AS id")
+    finally:
+        terminator.uninstall()
+        signal.signal(number, before)
+    assert ends == [-number]
+    assert ids(spark) == [2]

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from twophase.hooks.interrupts import note_outcome, restore_handler
+from twophase.hooks.interrupts import note_outcome, of_this_process, restore_handler
 from twophase.hooks.statement import Statement, live_statements, statements_begun
 from twophase.redaction import logger
 from twophase.spark.execution.listener import CANCEL_INTERVAL, JobTracker
@@ -93,7 +93,7 @@ def interruptible(tracker: JobTracker) -> Iterator[None]:
             _deliver(signal.SIGINT, error, begun)
 
     with statements_begun() as begun:
-        signal.signal(signal.SIGINT, ask)
+        signal.signal(signal.SIGINT, of_this_process(ask, previous))
         try:
             yield
         except BaseException as error:
