@@ -385,6 +385,25 @@ def test_a_database_of_the_default_catalogs_name_keeps_its_tables_and_gets_its_r
     assert tx.level is Level.ATOMIC
 
 
+def test_savepoints_and_undo_find_the_default_catalog_whatever_it_is_called(
+    spark: SparkSession, database: Callable[[str], None]
+) -> None:
+    database("hive")
+    twophase.attach(spark)
+    spark.sql("CREATE TABLE hive.kept AS SELECT 1 AS a")
+    twophase.create_savepoint(spark, "before", tables=["hive.kept"])
+    with twophase.transaction(spark) as tx:
+        spark.sql("INSERT INTO hive.kept VALUES (2)")
+
+    twophase.undo(spark, tx.id)
+    assert [r.a for r in spark.table("hive.kept").collect()] == [1]
+    spark.sql("INSERT INTO hive.kept VALUES (3)")
+    twophase.restore(spark, "before")
+    assert [r.a for r in spark.table("hive.kept").collect()] == [1]
+    twophase.drop_savepoint(spark, "before")
+    assert twophase.savepoints(spark) == []
+
+
 def test_a_dead_statement_is_recovered_whatever_the_default_catalog_is_called_since(
     spark: SparkSession, database: Callable[[str], None]
 ) -> None:

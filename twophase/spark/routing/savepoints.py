@@ -73,7 +73,7 @@ class NamedSavepoints:
         with blocks.transaction(session, hooks, Isolation.SNAPSHOT) as tx:
             plan = named_savepoints.plan_restore(
                 session.coordinator.timeline,
-                session.catalogs.named,
+                session.catalogs.recorded,
                 name,
                 databases=None if databases is None else [self._find_database(database) for database in databases],
                 tables=None if tables is None else [self._find_table(table) for table in tables],
@@ -87,7 +87,8 @@ class NamedSavepoints:
         self._refuse_inside("An undo")
         session = self._session
         with blocks.transaction(session, hooks, Isolation.SNAPSHOT) as tx:
-            plan = undoing.plan_undo(session.coordinator.timeline, session.catalogs.named, transaction_id, tx.note_read)
+            timeline, resolve = session.coordinator.timeline, session.catalogs.recorded
+            plan = undoing.plan_undo(timeline, resolve, transaction_id, tx.note_read)
             tx.note_undo(transaction_id)
             context = StatementContext(session.coordinator, session, tx)
             restoring.undo(context, plan, self._rows)
@@ -104,7 +105,7 @@ class NamedSavepoints:
         """Remove a savepoint with what is kept for it; see :func:`twophase.drop_savepoint`."""
         self._refuse_inside("DROP SAVEPOINT")
         timeline = self._session.coordinator.timeline
-        named_savepoints.drop_savepoint(timeline, self._session.catalogs.named, name)
+        named_savepoints.drop_savepoint(timeline, self._session.catalogs.recorded, name)
 
     def _refuse_inside(self, words: str) -> None:
         transaction = active.current_transaction(self._session)
