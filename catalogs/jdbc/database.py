@@ -92,6 +92,8 @@ class Database(ABC):
     column_comments: ClassVar[bool] = True
     #: Times with a zone are compared with times with a zone; if not, with times in UTC without one.
     aware_times: ClassVar[bool] = False
+    #: What an ``INSERT`` says after its columns so that one that always is an identity gets the values of the rows.
+    over_identities: ClassVar[str] = ""
     #: What follows the type of a column that may be NULL.
     nullable: ClassVar[str] = ""
     #: Longest comment of a table; None if there is no limit.

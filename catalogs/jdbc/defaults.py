@@ -165,14 +165,15 @@ def insert(
     columns : mapping of str to str
         The columns that are written: in the source, and in the target.
     """
-    rows = database.construct(source, *columns, WAITING)
+    rows = database.construct(source, WAITING)
     for mark in connection.scalars(sa.select(rows.c[WAITING]).distinct()).all():
         waiting = set(json.loads(mark or "[]"))
-        mine = rows.c[WAITING].is_(None) if mark is None else rows.c[WAITING] == mark
         names = {name: place for name, place in columns.items() if name not in waiting}
         if names:
-            _copy(database, connection, rows, target, names, mine)
+            is_mine = "IS NULL" if mark is None else "= :mark"
+            copy(database, connection, source, target, names, f" WHERE {database.quote(WAITING)} {is_mine}", mark=mark)
             continue
+        mine = rows.c[WAITING].is_(None) if mark is None else rows.c[WAITING] == mark
         count = connection.scalar(sa.select(sa.func.count()).select_from(rows).where(mine))
         for _ in range(int(count or 0)):
             database.run(connection, database.default_row(target))
@@ -184,22 +185,29 @@ def copy(
     source: ObjectPath,
     target: ObjectPath,
     columns: Mapping[str, str],
+    where: str = "",
+    **values: str | None,
 ) -> None:
-    """Append the rows of one table to another, naming each column of both."""
-    _copy(database, connection, database.construct(source, *columns), target, columns)
+    """Append the rows of one table to another, naming each column of both.
 
-
-def _copy(
-    database: Database,
-    connection: sa.Connection,
-    rows: sa.TableClause,
-    target: ObjectPath,
-    names: Mapping[str, str],
-    *conditions: sa.ColumnElement[bool],
-) -> None:
-    chosen = sa.select(*(rows.c[name] for name in names)).where(*conditions)
-    places = list(names.values())
-    connection.execute(sa.insert(database.construct(target, *places)).from_select(places, chosen))
+    Parameters
+    ----------
+    database : Database
+    connection : sqlalchemy.Connection
+    source, target : ObjectPath
+    columns : mapping of str to str
+        The columns that are written: in the source, and in the target.
+    where : str
+        A condition on the rows, with a space before it.
+    **values : str or None
+        Parameters of the condition.
+    """
+    into, chosen = (", ".join(map(database.quote, names)) for names in (columns.values(), columns))
+    sql = (
+        f"INSERT INTO {database.name(target)} ({into}){database.over_identities} "
+        f"SELECT {chosen} FROM {database.name(source)}"
+    )
+    connection.execute(sa.text(sql.replace(":", "\\:") + where), values)
 
 
 def any_waits(database: Database, connection: sa.Connection, staged: ObjectPath) -> bool:

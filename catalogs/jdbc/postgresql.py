@@ -70,8 +70,8 @@ _TEXTS = {"text", "varchar", "bpchar", "name"}
 
 _COLUMNS = """
 SELECT a.attname, format_type(a.atttypid, a.atttypmod), t.typname, e.typname, a.atttypmod, a.attnotnull,
-       col_description(a.attrelid, a.attnum), a.attgenerated <> '' OR a.attidentity = 'a',
-       CASE WHEN a.attidentity = 'd' THEN 'auto' ELSE pg_get_expr(d.adbin, d.adrelid) END, a.attnum
+       col_description(a.attrelid, a.attnum), a.attgenerated <> '',
+       CASE WHEN a.attidentity <> '' THEN 'auto' ELSE pg_get_expr(d.adbin, d.adrelid) END, a.attnum
 FROM pg_attribute a
 LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
 JOIN pg_type t ON t.oid = a.atttypid
@@ -138,6 +138,7 @@ class PostgreSQL(Database):
     )
     longest_name = 63
     aware_times = True
+    over_identities = " OVERRIDING SYSTEM VALUE"
     comments_databases = True
     #: Part of every lock's key, to avoid collisions with other advisory locks.
     _lock_space: ClassVar[int] = 0x7477_6F70

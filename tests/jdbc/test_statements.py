@@ -244,8 +244,8 @@ def test_sparks_own_source_of_databases_is_another_program(shop: Shop) -> None:
 WITH_DEFAULTS = {
     "sqlite": "id INTEGER PRIMARY KEY, at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP, n INT DEFAULT 7, "
     "ok BOOLEAN NOT NULL DEFAULT 1, word TEXT DEFAULT (lower('X')), name TEXT",
-    "postgresql": "id SERIAL PRIMARY KEY, at timestamptz NOT NULL DEFAULT now(), n int DEFAULT 7, "
-    "ok boolean NOT NULL DEFAULT true, word text DEFAULT lower('X'), name text",
+    "postgresql": "id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, at timestamptz NOT NULL DEFAULT now(), "
+    "n int DEFAULT 7, ok boolean NOT NULL DEFAULT true, word text DEFAULT lower('X'), name text",
     "mariadb": "id int AUTO_INCREMENT PRIMARY KEY, at datetime NOT NULL DEFAULT now(), n int DEFAULT 7, "
     "ok boolean NOT NULL DEFAULT true, word varchar(40) DEFAULT (lower('X')), name longtext",
 }
