@@ -74,6 +74,7 @@ _SESSION: Mapping[str, tuple[str, ...]] = {
     _SQL + "execution.datasources.CatalogFileIndex": ("filterPartitions", "rootPaths", "sizeInBytes", "table"),
     _SQL + "execution.datasources.PartitioningAwareFileIndex": (
         *("partitionSpec", "leafFiles", "leafDirToChildrenFiles", "listFiles", "allFiles"),
+        *(".parameters", ".userSpecifiedSchema"),
     ),
     _SQL + "SparkSession": (),
     _SQL + "execution.datasources.PartitionPath": (),

@@ -65,7 +65,7 @@ def lists_the_same(jvm: Jvm, files: Any) -> bool:
     may be older, which is not reported.
     """
     with private_name("FileIndex.inputFiles", jvm.spark):
-        if _kind(files) != "InMemoryFileIndex":
+        if _kind(files) not in ("InMemoryFileIndex", "LazyFileIndex"):
             files.refresh()
             return True
         before = _listed(jvm, files)

@@ -137,8 +137,8 @@ public final class Relations {
     }
 
     /**
-     * Does all that an INSERT changes for a session, in one call: lists the files of its relation of a table again, or
-     * moves it on to those of a new version.
+     * Does all that an INSERT changes for a session, in one call: its relation of a table reads the files that there are
+     * now, or those of a new version.
      *
      * @return false if there is more to do, or another thing
      */
@@ -161,11 +161,11 @@ public final class Relations {
     }
 
     /**
-     * Lists the files of a relation again if its table has not changed.
+     * Lets the files of a relation be listed again, at the next read, if its table has not changed.
      *
      * @return whether it is unchanged; otherwise nothing was done
      */
-    public boolean refresh(Object old, CatalogTable now) {
+    public boolean refresh(Object old, CatalogTable now) throws Exception {
         if (!(old instanceof LogicalRelation && ((LogicalRelation) old).relation() instanceof HadoopFsRelation)) {
             return false;
         }
@@ -173,11 +173,15 @@ public final class Relations {
         if (before.isEmpty() || now.stats().isDefined() || !LoadedTable.isSame((CatalogTable) before.get(), now)) {
             return false;
         }
-        FileIndex files = ((HadoopFsRelation) ((LogicalRelation) old).relation()).location();
+        HadoopFsRelation relation = (HadoopFsRelation) ((LogicalRelation) old).relation();
+        FileIndex files = relation.location();
         if (files instanceof InMemoryFileIndex && !now.partitionColumnNames().isEmpty()) {
             return false; // It has the locations of the partitions as they were.
         }
-        files.refresh();
+        if (files.getClass() == InMemoryFileIndex.class) {
+            set(HadoopFsRelation.class, "location", relation, LazyFileIndex.of(relation, (InMemoryFileIndex) files));
+        }
+        relation.location().refresh();
         return true;
     }
 

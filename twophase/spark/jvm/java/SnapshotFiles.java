@@ -42,7 +42,7 @@ public final class SnapshotFiles {
         FileIndex checked;
         if (index.getClass() == CatalogFileIndex.class) {
             checked = new Partitions(files, (CatalogFileIndex) index, check);
-        } else if (index.getClass() == InMemoryFileIndex.class) {
+        } else if (index instanceof InMemoryFileIndex) {
             checked = new Listed(index, check);
         } else {
             return null;
