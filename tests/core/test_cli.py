@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from twophase.errors import TransactionInDoubt
 from twophase.model import Isolation
 from twophase.spark.routing.tokens import tokens
 from twophase.timeline.owners import clock
+from twophase.timeline.timeline import Timeline
 from twophase.transactions.conflict_policy import WoundWait
 from twophase.transactions.coordinator import Coordinator
 
@@ -320,6 +322,29 @@ def test_the_installed_command_reads_its_timeline_from_the_environment(bench: Be
     )
     assert json.loads(done.stdout)["transactions"][0]["id"] == tx.id
     assert bench.catalogs["one"].table_exists(path("t"))
+
+
+@pytest.mark.parametrize("folder", ["SPARK_CONF_DIR", "SPARK_HOME"])
+@pytest.mark.parametrize("entry", ["spark.twophase.timeline", "spark.sql.warehouse.dir"])
+def test_the_timeline_of_sparks_defaults_is_read_where_no_session_is_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, entry: str, folder: str
+) -> None:
+    """A command that took the default place instead would answer from another timeline."""
+    file = tmp_path / ".twophase" / "timeline.db"
+    file.parent.mkdir()
+    Timeline(f"sqlite:///{file}").close()
+    value = f"sqlite:///{file}" if entry == "spark.twophase.timeline" else tmp_path
+    conf = tmp_path / ("conf" if folder == "SPARK_HOME" else "")
+    conf.mkdir(exist_ok=True)
+    (conf / "spark-defaults.conf").write_text(f"# of the cluster\n{entry}   {value}\n")
+    monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
+    monkeypatch.setenv(folder, str(tmp_path))
+    monkeypatch.delenv("TWOPHASE_TIMELINE", raising=False)
+
+    result = CliRunner().invoke(commands.main, ["timeline", "--output", "json"])
+    assert (result.exit_code, document(result)["transactions"]) == (commands.DONE, [])
+    given = CliRunner().invoke(commands.main, ["timeline", "--conf", f"{entry}={value}/elsewhere"])
+    assert (given.exit_code, "elsewhere" in given.stderr) == (commands.FAILED, True)
 
 
 def test_recover_reports_those_that_attaching_recovered_too(

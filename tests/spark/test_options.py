@@ -10,7 +10,7 @@ import pytest
 
 from twophase.catalog import Catalog, Environment
 from twophase.errors import ConfigurationError
-from twophase.spark import catalog_kinds, options
+from twophase.spark import catalog_kinds, options, spark_defaults
 from twophase.testing.chaos import ChaosCatalog
 
 CHAOS = "twophase.testing.chaos:ChaosCatalog"
@@ -245,3 +245,29 @@ def test_a_password_in_a_url_is_warned_of_without_repeating_it(caplog: pytest.Lo
     assert [text.split()[0] for text in told] == ["spark.twophase.timeline", "spark.sql.catalog.pg.url"]
     assert "hunter2" not in caplog.text
     assert "spark.sql.catalog.pg.password_env" in told[1]
+
+
+def test_sparks_defaults_are_read_as_spark_reads_them() -> None:
+    text = (
+        "# spark.a 0\n"
+        "\n"
+        "  ! spark.a 0 \\\n"
+        "spark.a  1\n"
+        "spark.b=two words  \n"
+        "spark.c : jdbc:x=y#z\n"
+        "spark.d one,\\\n"
+        "    two\n"
+        "spark.e C:\\\\dir\\u00e9\\:\\t.\n"
+        "spark.f\n"
+        "other.g 1\n"
+        "spark.a\t3"
+    )
+
+    assert spark_defaults.parsed(text) == {
+        "spark.a": "3",
+        "spark.b": "two words",
+        "spark.c": "jdbc:x=y#z",
+        "spark.d": "one,two",
+        "spark.e": "C:\\diré:\t.",
+        "spark.f": "",
+    }

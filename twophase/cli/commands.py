@@ -60,21 +60,20 @@ class Context:
 
     def timeline(self) -> Timeline:
         """The timeline alone, without Spark; it must be there already."""
-        from twophase.spark.options import read_own, timeline_password
+        from twophase.spark.options import default_timeline, read_own, timeline_password
+        from twophase.spark.spark_defaults import spark_defaults
 
-        conf = self._with_url()
+        conf = {**spark_defaults(), **self._with_url()}
         read_own(conf)
         password = timeline_password(conf)
-        return Timeline(conf.get(_TIMELINE) or self._default(), create=False, password=password)
+        url = conf.get(_TIMELINE)
+        if not url:
+            warehouse = conf.get("spark.sql.warehouse.dir", os.path.abspath("spark-warehouse"))
+            url = f"sqlite:///{default_timeline(warehouse)}"
+        return Timeline(url, create=False, password=password)
 
     def _with_url(self) -> dict[str, str]:
         return self.conf if self.url is None else {**self.conf, _TIMELINE: self.url}
-
-    def _default(self) -> str:
-        from twophase.spark.options import default_timeline
-
-        warehouse = self.conf.get("spark.sql.warehouse.dir", os.path.abspath("spark-warehouse"))
-        return f"sqlite:///{default_timeline(warehouse)}"
 
     def session(self, *, recovers: bool = True) -> Any:
         """A Spark session with its catalogs, attached; it recovers dead transactions of its own name, if it may."""
