@@ -41,7 +41,14 @@ class Handle:
 @pytest.fixture
 def run(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Run a command over the bench's catalogs instead of a Spark session's."""
-    monkeypatch.setattr(commands.Context, "session", lambda self: Handle(bench.coordinator("twophase"), bench.catalogs))
+
+    def session(_: commands.Context, *, recovers: bool = True) -> Handle:
+        coordinator = bench.coordinator("twophase")
+        if recovers:
+            coordinator.recover()
+        return Handle(coordinator, dict(bench.catalogs))
+
+    monkeypatch.setattr(commands.Context, "session", session)
 
     def invoke(*words: str) -> Result:
         return CliRunner().invoke(commands.main, [*words, "--timeline", bench.url])
@@ -53,9 +60,9 @@ def document(result: Result) -> Any:
     return json.loads(result.stdout)
 
 
-def abandon(bench: Bench) -> str:
-    tx = bench.coordinator().begin()
-    write(tx, bench.catalogs["one"], "t")
+def abandon(bench: Bench, table: str = "t", *, name: str = "app") -> str:
+    tx = bench.coordinator(name).begin()
+    write(tx, bench.catalogs["one"], table)
     return tx.id
 
 
@@ -158,11 +165,19 @@ def test_recover_carries_the_dead_to_their_end(bench: Bench, run: Any) -> None:
     assert "nothing to recover" in run("recover").stdout
 
 
+def test_recover_of_one_transaction_leaves_the_others_as_they_are(bench: Bench, run: Any) -> None:
+    """An operator may have to decide about them first."""
+    one, other = abandon(bench, name="twophase"), abandon(bench, "u", name="twophase")
+    (recovered,) = document(run("recover", other, "--output", "json"))["recovered"]
+    assert (recovered["found"], recovered["state"]) == ("INFLIGHT", "ROLLED_BACK")
+    assert document(run("show", one, "--output", "json"))["state"] == "INFLIGHT"
+
+
 def test_recover_without_anything_dead_does_not_start_spark(
     bench: Bench, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_shape(bench, "single")
-    monkeypatch.setattr(commands.Context, "session", lambda _: pytest.fail("it started Spark"))
+    monkeypatch.setattr(commands.Context, "session", lambda _, **__: pytest.fail("it started Spark"))
     assert run("recover").exit_code == 0
 
 
@@ -208,10 +223,17 @@ def test_clean_lists_in_a_dry_run_and_removes_without(bench: Bench, run: Any) ->
     assert bench.staged() == []
 
 
+@pytest.mark.parametrize("words", [("clean", "--dry-run"), ("doctor",), ("show-schema", "one.default.t")])
+def test_a_command_that_only_looks_recovers_nothing(bench: Bench, run: Any, words: tuple[str, ...]) -> None:
+    transaction_id = abandon(bench, name="twophase")
+    run(*words)
+    assert document(run("show", transaction_id, "--output", "json"))["state"] == "INFLIGHT"
+
+
 def test_doctor_reports_each_problem_with_what_to_do(bench: Bench, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     tx = in_doubt(bench)
 
-    def session(_: commands.Context) -> Any:
+    def session(_: commands.Context, **__: Any) -> Any:
         raise RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number.")
 
     monkeypatch.setattr(commands.Context, "session", session)
@@ -223,7 +245,7 @@ def test_doctor_reports_each_problem_with_what_to_do(bench: Bench, run: Any, mon
 
 
 def test_errors_in_doubt_exit_with_three(bench: Bench, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def session(_: commands.Context) -> Any:
+    def session(_: commands.Context, **__: Any) -> Any:
         raise TransactionInDoubt("It is not known.", transaction_id="app-1", hint="twophase recover app-1")
 
     monkeypatch.setattr(commands.Context, "session", session)
@@ -269,7 +291,7 @@ def test_help_is_no_error_whatever_the_output() -> None:
 
 
 def test_an_interrupt_makes_one_json_document(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def session(_: commands.Context) -> Any:
+    def session(_: commands.Context, **__: Any) -> Any:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(commands.Context, "session", session)
@@ -345,21 +367,6 @@ def test_the_timeline_of_sparks_defaults_is_read_where_no_session_is_started(
     assert (result.exit_code, document(result)["transactions"]) == (commands.DONE, [])
     given = CliRunner().invoke(commands.main, ["timeline", "--conf", f"{entry}={value}/elsewhere"])
     assert (given.exit_code, "elsewhere" in given.stderr) == (commands.FAILED, True)
-
-
-def test_recover_reports_those_that_attaching_recovered_too(
-    bench: Bench, run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    transaction_id = abandon(bench)
-
-    def session(_: commands.Context) -> Handle:
-        coordinator = bench.coordinator()
-        coordinator.recover()
-        return Handle(coordinator, dict(bench.catalogs))
-
-    monkeypatch.setattr(commands.Context, "session", session)
-    (recovered,) = document(run("recover", "--output", "json"))["recovered"]
-    assert (recovered["id"], recovered["found"], recovered["state"]) == (transaction_id, "INFLIGHT", "ROLLED_BACK")
 
 
 def parses(script: str) -> bool:

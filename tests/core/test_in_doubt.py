@@ -86,6 +86,17 @@ def test_there_is_nothing_to_assume_where_the_outcome_is_not_in_doubt(bench: Ben
         bench.coordinator().recover(transaction_id="app-20200101t000000-00000000")
 
 
+def test_a_decision_against_an_outcome_that_is_known_is_refused(bench: Bench) -> None:
+    """It came too late: whoever gave it must hear that, and not that nothing is left to do."""
+    tx = in_doubt(bench)
+    coordinator = bench.coordinator()
+    coordinator.recover(transaction_id=tx.id, assume=TransactionState.ROLLED_BACK)
+    with pytest.raises(ConfigurationError, match="is ROLLED_BACK: there is nothing to assume"):
+        coordinator.recover(transaction_id=tx.id, assume=TransactionState.COMPLETED)
+    (again,) = coordinator.recover(transaction_id=tx.id, assume=TransactionState.ROLLED_BACK)
+    assert again.is_resolved
+
+
 def test_a_transaction_over_a_catalog_that_is_not_configured_here_stays_as_it_is(bench: Bench) -> None:
     tx = bench.coordinator().begin()
     write(tx, bench.catalogs["one"], "t")

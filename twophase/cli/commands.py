@@ -231,19 +231,12 @@ def recover(context: Context, transaction_id: str | None, assume: str | None) ->
 def _recover(context: Context, transaction_id: str | None, assumed: TransactionState | None) -> list[Recovered]:
     line = context.timeline()
     if transaction_id is not None:
-        before = [_find(line, transaction_id)]
-    elif not (before := _dead(line)):
+        _find(line, transaction_id)
+    elif not _dead(line):
         return []  # Without starting Spark.
-    coordinator = context.session().coordinator
+    coordinator = context.session(recovers=False).coordinator
     found: list[Recovered] = coordinator.recover(own_only=False, transaction_id=transaction_id, assume=assumed)
-    # Attaching has recovered those of the command line's own.
-    reported = {result.transaction_id for result in found}
-    return [*(_now(line, record) for record in before if record.id not in reported), *found]
-
-
-def _now(line: Timeline, before: TransactionRecord) -> Recovered:
-    after = _find(line, before.id)
-    return Recovered(before.id, before.state, after.state, after.left_behind, note=after.error)
+    return found
 
 
 def _dead(line: Timeline) -> list[TransactionRecord]:
@@ -269,7 +262,7 @@ def clean(context: Context, dry_run: bool, purge_dropped: Sequence[str]) -> int:
     The files of a table that was dropped without PURGE go only with --purge-dropped: whether a catalog elsewhere has
     registered it you must know yourself. What shows that something else uses them keeps them.
     """
-    handle = context.session()
+    handle = context.session(recovers=False)
     results = clean_up(handle.coordinator, handle.catalogs.values(), dry_run, purge_dropped)
     context.out.cleaned(results, dry_run=dry_run)
     _require_found(purge_dropped, results)
@@ -302,7 +295,7 @@ def show_schema(context: Context, table: str, as_of: str | None) -> None:
     """
     from twophase.spark.schema_history import schema_as_of, schema_history
 
-    spark = context.session().spark
+    spark = context.session(recovers=False).spark
     context.out.schemas(table, schema_history(spark, table) if as_of is None else [schema_as_of(spark, table, as_of)])
 
 
@@ -381,7 +374,7 @@ def doctor(context: Context) -> int:
     checks: dict[str, list[str]] = {f"Python {platform.python_version()} on {platform.system()}": []}
     handle = None
     try:
-        handle = context.session()
+        handle = context.session(recovers=False)
         checks[f"Spark {handle.spark.version}"] = []
     except Exception as error:
         remedy = " Install Java 17 or newer, or let JAVA_HOME name it." if "JAVA_GATEWAY" in str(error) else ""

@@ -159,8 +159,11 @@ class Recovery:
             It is unknown to the timeline, or its outcome need not be assumed.
         """
         record = self._timeline.transaction(transaction_id)
-        if record is None and (end := self._timeline.how_ended(transaction_id)) is not None:
-            return Recovered(transaction_id, end, end, note="It ended long ago; nothing is left to do.")
+        state = self._timeline.how_ended(transaction_id) if record is None else record.state
+        if assumed is not None and state is not None and state.is_final and assumed is not state:
+            raise _nothing_to_assume(transaction_id, state)
+        if record is None and state is not None:
+            return Recovered(transaction_id, state, state, note="It ended long ago; nothing is left to do.")
         if record is None:
             raise ConfigurationError(
                 f"There is no transaction {transaction_id} on the timeline {self._timeline.display_url}.",
@@ -170,11 +173,8 @@ class Recovery:
             return _untouched(record, "It has ended; nothing is left to do.")
         if not self.is_dead(record):
             return _untouched(record, f"It is alive, in {record.owner}: it was left alone.")
-        if assumed is not None and not _may_assume(record, assumed):
-            raise ConfigurationError(
-                f"Transaction {transaction_id} is {record.state.name}: there is nothing to assume.",
-                hint=f"Run: twophase recover {transaction_id}",
-            )
+        if assumed is not None and not _may_assume(record):
+            raise _nothing_to_assume(transaction_id, record.state)
         return self._attempt(record, assumed)
 
     def wound(self, record: TransactionRecord, wound: Wound) -> bool:
@@ -309,11 +309,16 @@ def _is_news(record: TransactionRecord, recovered: Recovered) -> bool:
     return recovered.is_resolved or (recovered.state is not record.state and not was_reported)
 
 
-def _may_assume(record: TransactionRecord, assumed: TransactionState) -> bool:
-    """Whether an operator may end it so; what is left to remove of one whose outcome is known can only be given up."""
-    if record.state.is_final:
-        return record.is_open and assumed is record.state
-    return record.state in (TransactionState.COMMITTING, TransactionState.IN_DOUBT)
+def _may_assume(record: TransactionRecord) -> bool:
+    """Whether an operator may end it; what is left to remove of one whose outcome is known can only be given up."""
+    return record.is_open and not record.state.is_undecided
+
+
+def _nothing_to_assume(transaction_id: str, state: TransactionState) -> ConfigurationError:
+    return ConfigurationError(
+        f"Transaction {transaction_id} is {state.name}: there is nothing to assume.",
+        hint=f"Run: twophase recover {transaction_id}",
+    )
 
 
 def _untouched(record: TransactionRecord, note: str) -> Recovered:
