@@ -378,12 +378,16 @@ class OverwriteScope:
     version : str, optional
         With ``files``: the table version that they belong to. Otherwise, if the new rows were read from the table
         itself, the version that was read: any later change of the replaced rows by another writer is a conflict.
+    if_not_exists : bool
+        With a value for each partition column: the partition was not there when the statement was analysed. If another
+        writer has added it since, that is a conflict.
     """
 
     static_partition: Mapping[str, str | None] = field(default_factory=dict)
     dynamic: bool = False
     files: tuple[str, ...] | None = None
     version: str | None = None
+    if_not_exists: bool = False
 
     @property
     def is_whole_table(self) -> bool:
@@ -395,6 +399,8 @@ class OverwriteScope:
         document: dict[str, Any] = {"static_partition": dict(self.static_partition), "dynamic": self.dynamic}
         if self.version is not None:
             document["version"] = self.version
+        if self.if_not_exists:
+            document["if_not_exists"] = True
         return document if self.files is None else {**document, "files": list(self.files)}
 
     @classmethod
@@ -407,7 +413,7 @@ class OverwriteScope:
         """
         files, version = document.get("files"), document.get("version")
         scope = (document["static_partition"], document["dynamic"])
-        return cls(*scope, None if files is None else tuple(files), version)
+        return cls(*scope, None if files is None else tuple(files), version, document.get("if_not_exists", False))
 
 
 @dataclass(frozen=True)

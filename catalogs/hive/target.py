@@ -293,6 +293,20 @@ class Target:
         found = by_key(table, store.partitions_within(table, hard_links.static_values(scope, columns)))
         return {**found, **self.registered(table, [key for key in new if key not in found])}
 
+    def require_new(self, listed: Mapping[Key, HivePartition]) -> None:
+        """Refuse to replace a partition of IF NOT EXISTS that another writer has added since the statement looked.
+
+        Parameters
+        ----------
+        listed : mapping
+            The partitions in the metastore, without those that the transaction itself has changed before.
+        """
+        scope, key = self._write.state.overwrite, self.named_partition
+        if scope is None or not scope.if_not_exists or key is None or key not in listed:
+            return
+        if not layout.is_emptied_by(listed[key].location, self._write.state.transaction_id):
+            raise self._write.conflict(f"another writer has added its partition {'/'.join(key)} meanwhile")
+
     @property
     def named_partition(self) -> Key | None:
         """The partition that an INSERT OVERWRITE specifies fully, which is replaced even without new rows."""

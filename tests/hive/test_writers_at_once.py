@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -190,3 +191,19 @@ def test_an_overwrite_is_refused_if_another_application_moves_its_table_just_bef
         spark.sql(f"INSERT OVERWRITE {table} SELECT 2")
     failpoints.disarm()
     assert set(rows(spark, table)) == {(1,)}
+
+
+@pytest.mark.promise("conflicts", "INSERT OVERWRITE of a partition IF NOT EXISTS replaces none that came meanwhile")
+@pytest.mark.parametrize("form", ["USING parquet", "STORED AS PARQUET", "USING parquet LOCATION '{}'"])
+@pytest.mark.parametrize("mode", ["static", "dynamic"])
+def test_if_not_exists_replaces_no_partition_that_came_meanwhile(
+    spark: SparkSession, t: str, tmp_path: Path, form: str, mode: str
+) -> None:
+    spark.conf.set("spark.sql.sources.partitionOverwriteMode", mode)
+    spark.sql(f"CREATE TABLE {t} (id INT) {form.format(tmp_path)} PARTITIONED BY (p INT)")
+    with ThreadPoolExecutor(1) as other:
+        come = partial(other.submit, spark.sql, f"INSERT INTO {t} PARTITION (p = 1) VALUES (1)")
+        failpoints.arm("core.begin", lambda _: come().result(), nth=1)
+        with pytest.raises(WriteConflictError, match="has added its partition 1 meanwhile"):
+            spark.sql(f"INSERT OVERWRITE {t} PARTITION (p = 1) IF NOT EXISTS VALUES (2)")
+    assert rows(spark, t) == [(1, 1)]

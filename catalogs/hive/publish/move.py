@@ -104,6 +104,7 @@ class MoveFiles(Publisher):
         """Write the manifest for the table's current state."""
         new = self.staging.partitions(table.partition_columns) if table.partition_columns else {}
         listed = self.target.within_reach(table, new) if table.partitioned else {}
+        self.target.require_new(listed)
         with self.write.step("manifest"):
             moves = self.planned(table, new, listed)
             moves.save(self.files, self.state.version)

@@ -35,6 +35,7 @@ class PartitionChanges:
         target = self._target
         based, new = self.of_base(), self._new_partitions(table.partition_columns)
         listed = target.within_reach(table, new)
+        target.require_new({key: part for key, part in listed.items() if key not in based})
         listed |= target.registered(table, [key for key in based if key not in listed])
         plan = self._save(table, new, based, listed)
         self._check_kept(table, plan, listed)

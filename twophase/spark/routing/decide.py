@@ -199,6 +199,7 @@ class Decider:
         scope = self._resolver.carried_scope(facts, node.partition, node.options) if overwrites and facts else None
         if not node.if_not_exists or not (target.via_session_catalog or scope):
             return Decision(target, scope)
+        scope = OverwriteScope(dict(node.partition), if_not_exists=True)
         return Decision(target, scope, writes_nothing=self._resolver.partition_exists(target, node.partition))
 
     def insert(self, node: WriteNode, target: Target, facts: TableFacts) -> bool:

@@ -110,7 +110,7 @@ public final class ClaimInserts extends WriteRule {
         }
         remember(plan);
         LogicalPlan marked = new Project(query.output(), query);
-        marked.setTagValue(TAKEN, new Object[] {ours, get(plan, "overwrite")});
+        marked.setTagValue(TAKEN, new Object[] {ours, get(plan, "overwrite"), get(plan, "ifPartitionNotExists")});
         LogicalPlan result = (LogicalPlan) with(with(plan, "query", marked), "ifPartitionNotExists", Boolean.FALSE);
         if (kind((Object) get(plan, "table")).equals("LogicalRelation")) {
             // Spark would refuse to overwrite a table that it reads; here the former rows stay until the publish.
@@ -130,7 +130,7 @@ public final class ClaimInserts extends WriteRule {
         for (int index = 0; index < transforms.length; index++) {
             isPartitioned |= !transforms[index].toString().startsWith("cluster_by");
         }
-        return append("byPosition", plan, (LogicalPlan) get(plan, "query"), scope(new HashMap(), isPartitioned));
+        return append("byPosition", plan, (LogicalPlan) get(plan, "query"), scope(new HashMap(), isPartitioned, false));
     }
 
     /** Refuses to read the former rows of a staged table, by a relation that RouteNames has not seen. */

@@ -329,16 +329,16 @@ public final class Nodes {
         }
     }
 
-    public static String scopeOfFiles(LogicalPlan command) {
+    public static String scopeOfFiles(LogicalPlan command, boolean isNew) {
         // ClaimInserts has turned it into an append.
         TreeNode overwrite = with(command, "mode", SaveMode.Overwrite);
         Method method = method(command.getClass(), "dynamicPartitionOverwrite");
         boolean isDynamic = Boolean.TRUE.equals(call(method, overwrite, new Object[0]));
-        return scope((Map) get(command, "staticPartitions", Map.class), isDynamic);
+        return scope((Map) get(command, "staticPartitions", Map.class), isDynamic, isNew);
     }
 
     /** Tables with a SerDe always replace only the partitions that they write. */
-    public static String scopeOfHive(LogicalPlan command) {
+    public static String scopeOfHive(LogicalPlan command, boolean isNew) {
         Map partition = new HashMap();
         boolean isDynamic = false;
         for (Iterator all = ((Map) get(command, "partition", Map.class)).entrySet().iterator(); all.hasNext();) {
@@ -350,13 +350,14 @@ public final class Nodes {
                 isDynamic = true;
             }
         }
-        return scope(partition, isDynamic);
+        return scope(partition, isDynamic, isNew);
     }
 
-    public static String scope(Map partition, boolean isDynamic) {
+    public static String scope(Map partition, boolean isDynamic, boolean isNew) {
         Map document = new HashMap();
         document.put("static_partition", partition);
         document.put("dynamic", Boolean.valueOf(isDynamic));
+        document.put("if_not_exists", Boolean.valueOf(isNew));
         try {
             return URLEncoder.encode(json(document), "UTF-8").replace("+", "%20");
         } catch (java.io.UnsupportedEncodingException error) {

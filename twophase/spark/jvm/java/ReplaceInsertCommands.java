@@ -41,7 +41,8 @@ public final class ReplaceInsertCommands extends WriteRule {
         if (taken == null) {
             return plan;
         }
-        String scope = Boolean.TRUE.equals(taken[1]) ? isHive ? scopeOfHive(plan) : scopeOfFiles(plan) : null;
+        boolean isNew = Boolean.TRUE.equals(taken[2]);
+        String scope = Boolean.TRUE.equals(taken[1]) ? isHive ? scopeOfHive(plan, isNew) : scopeOfFiles(plan, isNew) : null;
         CatalogTable table = (CatalogTable) (isHive ? get(plan, "table") : ((Option) get(plan, "catalogTable")).get());
         String database = (String) table.identifier().database().get();
         Identifier name = Identifier.of(new String[] {database}, table.identifier().table());
@@ -93,6 +94,6 @@ public final class ReplaceInsertCommands extends WriteRule {
         facts.put("if_not_exists", Boolean.FALSE);
         facts.put("partition", new ArrayList());
         Table ours = table(facts, (CatalogTable) found.get());
-        return ours == null ? null : new Object[] {ours, Boolean.FALSE};
+        return ours == null ? null : new Object[] {ours, Boolean.FALSE, Boolean.FALSE};
     }
 }

@@ -13,7 +13,7 @@ import scala.Option;
 
 /** A rule about each write of a plan, which may be below a WITH, or one of several. */
 public abstract class WriteRule extends SessionRule {
-    /** On the rows of an INSERT: the table to write, and whether it is overwritten. */
+    /** On the rows of an INSERT: the table to write, whether it is overwritten, and whether only IF NOT EXISTS. */
     protected static final TreeNodeTag TAKEN = new TreeNodeTag("twophase.taken");
 
     protected WriteRule(SessionRule other) {
