@@ -141,6 +141,23 @@ def test_what_cannot_be_undone_is_in_doubt_until_a_fresh_process_has_undone_it(b
     assert not bench.coordinator().timeline.transactions(open_only=True)
 
 
+def test_a_recovery_that_lacks_its_catalog_has_not_resolved_it(bench: InStepsBench) -> None:
+    bench.refuse()
+    tx = append(bench, "one")
+    with pytest.raises(TransactionInDoubt):
+        tx.commit()
+    catalog = bench.catalogs.pop("one")
+    (left,) = bench.coordinator().recover(transaction_id=tx.id)
+    assert (left.state, left.is_resolved) == (TransactionState.ROLLED_BACK, False)
+    assert f"run twophase recover {tx.id}" in str(left)
+    assert bench.coordinator("another").carry_on() == []
+    bench.catalogs["one"] = catalog
+    bench.answer()
+    (ended,) = bench.coordinator().recover(transaction_id=tx.id)
+    assert ended.is_resolved
+    assert bench.ids() == []
+
+
 def test_another_append_undoes_it_first_or_is_refused(bench: InStepsBench) -> None:
     bench.refuse()
     tx = append(bench, "one")

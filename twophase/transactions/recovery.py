@@ -47,6 +47,8 @@ class Recovered:
         The outcome of each table, if the state does not apply to all of them.
     note : str or None
         Why nothing was done, or what failed.
+    is_open : bool
+        Whether something is left to do although the outcome is known, as a part that readers still see.
     """
 
     transaction_id: str
@@ -55,6 +57,7 @@ class Recovered:
     left_behind: tuple[str, ...] = ()
     account: Account = field(default_factory=Account)
     note: str | None = None
+    is_open: bool = False
 
     def __str__(self) -> str:
         """Describe it, including the next command if there is one."""
@@ -76,8 +79,8 @@ class Recovered:
 
     @property
     def is_resolved(self) -> bool:
-        """Whether the outcome is now known."""
-        return self.state.is_final
+        """Whether the outcome is now known, and nothing has to be done for it."""
+        return self.state.is_final and not self.is_open
 
     def to_document(self) -> dict[str, Any]:
         """Convert it to a document for JSON output."""
@@ -93,6 +96,7 @@ class Recovered:
             "in_part": list(self.account.in_part),
             "unfinished": list(self.account.unfinished),
             "note": self.note,
+            "is_open": self.is_open,
         }
 
 
@@ -322,4 +326,4 @@ def _nothing_to_assume(transaction_id: str, state: TransactionState) -> Configur
 
 
 def _untouched(record: TransactionRecord, note: str) -> Recovered:
-    return Recovered(record.id, record.state, record.state, record.left_behind, note=note)
+    return Recovered(record.id, record.state, record.state, record.left_behind, note=note, is_open=record.is_open)
