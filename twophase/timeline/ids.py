@@ -45,13 +45,16 @@ class Parts:
 def coordinator_name(text: str) -> str:
     """Convert any text to a coordinator's name: ``[a-z0-9_]``, at most 24 characters, never empty.
 
-    A longer one is truncated and ends with a digest of the whole, so that applications with the same prefix differ.
+    A longer one is truncated and ends with a digest of the whole, so that applications with the same prefix differ. So
+    does one with letters outside ASCII, which may be all that it differs in.
     """
-    name = re.sub(r"[^a-z0-9_]+", "_", text.lower()).strip("_")
-    if len(name) > _MAX_COORDINATOR:
-        digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST]
+    text = text.lower()
+    name = re.sub(r"[^a-z0-9_]+", "_", text).strip("_") or "twophase"
+    whole = name if text.isascii() else text
+    if len(name) > _MAX_COORDINATOR or whole != name:
+        digest = hashlib.sha256(whole.encode(errors="backslashreplace")).hexdigest()[:_DIGEST]
         name = f"{name[: _MAX_COORDINATOR - _DIGEST - 1].rstrip('_')}_{digest}"
-    return name or "twophase"
+    return name
 
 
 def new_transaction_id(coordinator: str) -> str:
