@@ -36,7 +36,7 @@ _BELOW = {
     "SnapshotFiles": "PathReads",
     "PathReads": "Nodes",
     "Nodes": "LoadedTable",
-    "Tables": "LoadedTable",
+    "Tables": "Nodes",
     "HiveTables": "StoredTables",
     "StoredTables": "Tables",
     "Relations": "LazyFileIndex",

@@ -112,7 +112,7 @@ _CATALOGS: Mapping[str, tuple[str, ...]] = {
     _CATALYST + "QualifiedTableName": (),
     _CATALYST + "catalog.SessionCatalog": (
         *("externalCatalog", "getTableMetadata", "refreshTable", "getCurrentDatabase", "getTempView"),
-        *("listPartitionNames", "getDefaultDBPath", "createDatabase", "getCachedTable", "databaseExists"),
+        *("listPartitionNames", "getDefaultDBPath", "createDatabase", "getCachedTable", "databaseExists", "cacheTable"),
         *("isTemporaryFunction", "isPersistentFunction", "attachCatalogName"),
     ),
     _CATALYST + "catalog.ExternalCatalog": (

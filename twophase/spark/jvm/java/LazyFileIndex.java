@@ -11,6 +11,7 @@ import org.apache.spark.sql.execution.datasources.PartitionSpec;
 import org.apache.spark.sql.execution.datasources.PartitioningAwareFileIndex;
 import scala.Option;
 import scala.collection.immutable.Map;
+import scala.collection.immutable.Seq;
 import scala.collection.mutable.LinkedHashMap;
 
 /**
@@ -22,14 +23,14 @@ public final class LazyFileIndex extends InMemoryFileIndex {
     private final AtomicLong refreshes = new AtomicLong(1);
     private volatile long listed;
 
-    private LazyFileIndex(HadoopFsRelation relation, InMemoryFileIndex files, Map options, Option schema) {
-        super(relation.sparkSession(), files.rootPaths(), options, schema, new Unlisted(),
-            Option.apply(null), files.metadataOpsTimeNs());
+    private LazyFileIndex(HadoopFsRelation relation, Seq roots, Map options, Option schema) {
+        super(relation.sparkSession(), roots, options, schema, new Unlisted(), Option.apply(null), Option.apply(null));
     }
 
-    /** An index in place of Spark's own one of an unpartitioned table. */
-    public static LazyFileIndex of(HadoopFsRelation relation, InMemoryFileIndex files) throws Exception {
-        return new LazyFileIndex(relation, files, (Map) get("parameters", files), (Option) get("userSpecifiedSchema", files));
+    /** The index of an unpartitioned table in a directory, in place of one that Spark has made of the table. */
+    public static LazyFileIndex of(HadoopFsRelation relation, Seq roots) throws Exception {
+        Object files = relation.location();
+        return new LazyFileIndex(relation, roots, (Map) get("parameters", files), (Option) get("userSpecifiedSchema", files));
     }
 
     private static Object get(String name, Object instance) throws Exception {

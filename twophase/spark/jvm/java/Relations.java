@@ -2,6 +2,9 @@ package twophase;
 
 import java.lang.reflect.Field;
 import java.lang.reflect.Method;
+import java.net.URI;
+import java.util.Arrays;
+import org.apache.hadoop.fs.Path;
 import org.apache.spark.sql.catalyst.QualifiedTableName;
 import org.apache.spark.sql.catalyst.TableIdentifier;
 import org.apache.spark.sql.catalyst.catalog.CatalogTable;
@@ -20,10 +23,12 @@ import org.apache.spark.sql.execution.datasources.LogicalRelation;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import scala.Option;
 import scala.collection.Iterator;
-import scala.collection.Seq;
+import scala.collection.immutable.Seq;
 
 /** Moves cached relations of a table on to its current files. */
 public final class Relations {
+    /** Paths that Spark takes for patterns. */
+    private static final String PATTERN = ".*[{}\\[\\]*?\\\\].*";
     private static final String SIZES = "spark.sql.statistics.size.autoUpdate.enabled";
 
     /**
@@ -63,8 +68,36 @@ public final class Relations {
         catalog.refreshTable(new TableIdentifier(table, Option.apply(database)));
         Method name = SessionCatalog.class.getDeclaredMethod("attachCatalogName", new Class[] {CatalogTable.class});
         name.setAccessible(true);
-        resolve(session, (CatalogTable) name.invoke(catalog, new Object[] {now}));
+        CatalogTable named = (CatalogTable) name.invoke(catalog, new Object[] {now});
+        Path root = new Path((URI) now.storage().locationUri().get());
+        if (differsInPlace(old, now) && !root.toString().matches(PATTERN)) {
+            place((LogicalRelation) old, root.getFileSystem(session.sessionState().newHadoopConf()).makeQualified(root));
+            LogicalPlan moved = (LogicalPlan) Nodes.with((LogicalRelation) old, "catalogTable", Option.apply(named));
+            catalog.cacheTable(key(database, table), moved);
+            return true;
+        }
+        resolve(session, named);
         return lead(old, kept(session, database, table));
+    }
+
+    /** Whether nothing of a table has changed that its relation depends on, but for its directory. */
+    private static boolean differsInPlace(Object old, CatalogTable now) {
+        if (!(old instanceof LogicalRelation) || ((LogicalRelation) old).catalogTable().isEmpty()) {
+            return false;
+        }
+        Object relation = ((LogicalRelation) old).relation();
+        CatalogTable before = (CatalogTable) ((LogicalRelation) old).catalogTable().get();
+        return relation instanceof HadoopFsRelation && ((HadoopFsRelation) relation).location() instanceof InMemoryFileIndex
+            && now.partitionColumnNames().isEmpty() && before.provider().equals(now.provider())
+            && before.schema().equals(now.schema()) && before.bucketSpec().equals(now.bucketSpec())
+            && before.storage().properties().equals(now.storage().properties());
+    }
+
+    private static void place(LogicalRelation old, Path root) throws Exception {
+        HadoopFsRelation relation = (HadoopFsRelation) old.relation();
+        Seq roots = (Seq) Nodes.seq(Arrays.asList(new Object[] {root}));
+        set(HadoopFsRelation.class, "options", relation, relation.options().updated("path", root.toString()));
+        set(HadoopFsRelation.class, "location", relation, LazyFileIndex.of(relation, roots));
     }
 
     /**
@@ -88,7 +121,7 @@ public final class Relations {
     public void leadCached(SparkSession session, Object now) throws Exception {
         Field entries = CacheManager.class.getDeclaredField("cachedData");
         entries.setAccessible(true);
-        Iterator cached = ((Seq) entries.get(session.sharedState().cacheManager())).iterator();
+        Iterator cached = ((scala.collection.Seq) entries.get(session.sharedState().cacheManager())).iterator();
         while (cached.hasNext()) {
             LogicalPlan plan = ((CachedData) cached.next()).plan();
             shareIn(plan, (LogicalRelation) now);
@@ -157,7 +190,11 @@ public final class Relations {
     }
 
     private static Object kept(SparkSession session, String database, String name) {
-        return session.sessionState().catalog().getCachedTable(new QualifiedTableName("spark_catalog", database, name));
+        return session.sessionState().catalog().getCachedTable(key(database, name));
+    }
+
+    private static QualifiedTableName key(String database, String name) {
+        return new QualifiedTableName("spark_catalog", database, name);
     }
 
     /**
@@ -179,7 +216,7 @@ public final class Relations {
             return false; // It has the locations of the partitions as they were.
         }
         if (files.getClass() == InMemoryFileIndex.class) {
-            set(HadoopFsRelation.class, "location", relation, LazyFileIndex.of(relation, (InMemoryFileIndex) files));
+            set(HadoopFsRelation.class, "location", relation, LazyFileIndex.of(relation, files.rootPaths()));
         }
         relation.location().refresh();
         return true;
