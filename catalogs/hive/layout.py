@@ -14,6 +14,8 @@
                                               _twophase_withdrawn.json       rolled back; a delayed call may need it
     <database location>/.twophase/<table>/<transaction id>-<ordinal>.root/   a partitioned table's own directory, if
                                               the partitions that twophase wrote are elsewhere
+    <database location>/.twophase/<table>/<transaction id>-<ordinal>.empty/  new partitions: without rows until the
+                                              publish, or where their own directory still holds replaced rows
     .twophase/.savepoints/<savepoint>/<database>/<table>/   beside the databases: what a named savepoint keeps
         _twophase_savepoint.json              of which savepoint, and the table's definition
     any directory that was replaced           _twophase_retired.json         by whom, when, and which files it held
@@ -77,7 +79,7 @@ DOCUMENTS = frozenset(
 REMOVED_LAST = (PUBLISHED_FILE, STAMP_FILE)
 #: Reason to keep a directory that another user has marked.
 UNTRUSTED = "its mark is neither of the user who owns the directory nor of this one"
-#: Ending of the directory of the partitions that a version has added without rows.
+#: Ending of the directory of the new partitions that are not in the version itself.
 _EMPTY = ".empty"
 #: Prefix of hidden tables, which are never listed and never a user's.
 HIDDEN_PREFIX = "__twophase_"

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from pathlib import Path
+
 import pytest
 
 from tests.hive.world import World, files_of
+from twophase.errors import WriteConflictError
 from twophase.model import Level, ObjectPath, OverwriteScope, Purpose
 
 ADD = "ALTER TABLE t ADD PARTITION (d = 'x')"
@@ -64,6 +69,65 @@ def test_a_repair_finds_no_partition_that_an_overwrite_has_removed(world: World,
     assert world.rows("t") == [(3, "z")]
     world.sql("ALTER TABLE t RECOVER PARTITIONS")
     assert (world.rows("t"), world.partitions("t")) == ([(3, "z")], ["d=z"])
+
+
+@pytest.mark.promise("locations", "rows that an overwrite has removed do not return with the next append", detail=True)
+@pytest.mark.parametrize("links", [True, False])
+def test_rows_that_an_overwrite_has_removed_do_not_return_with_an_append_that_adds_their_partition(
+    world: World, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    def link(*_: str) -> None:
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+
+    if links:
+        world = world.with_options(append="files")
+    else:
+        monkeypatch.setattr(os, "link", link)
+    left = overwritten(world)
+    insert(world, "4 AS a, 'x' AS d UNION ALL SELECT 5, 'y'")
+    assert world.rows("t") == [(3, "x"), (4, "x"), (5, "y")]
+    assert left.exists()  # For readers in flight.
+    world.clean()
+    insert(world, "6 AS a, 'y' AS d")
+    assert (world.rows("t"), left.exists()) == ([(3, "x"), (4, "x"), (5, "y"), (6, "y")], False)
+    # What is left of it goes like any other version.
+    insert(world, "7 AS a, 'y' AS d", ALL)
+    world.clean()
+    assert (world.rows("t"), len(list(world.warehouse.rglob("*.parquet")))) == ([(7, "y")], 1)
+
+
+def overwritten(world: World) -> Path:
+    """A table of one partition at its default location; return the file of another one that an overwrite removed."""
+    make(world, "stock")
+    (left,) = (world.warehouse / "t" / "d=y").glob("*.parquet")
+    insert(world, "3 AS a, 'x' AS d", ALL)
+    return left
+
+
+def test_an_append_that_is_undone_takes_its_new_partition_with_it(world: World) -> None:
+    world = world.with_options(append="files")
+    left = overwritten(world)
+    append = world.stage("t", world.sql("SELECT 4 AS a, 'x' AS d UNION ALL SELECT 5, 'y'"), Purpose.INSERT_INTO)
+    append.commit()
+    assert world.reborn(append).compensate()
+    world.reborn(append).abort()
+    assert (world.rows("t"), world.partitions("t"), left.exists()) == ([(3, "x")], ["d=x"], True)
+    assert not any(append.transaction_id in name for name in files_of(world.warehouse))
+
+
+def test_of_two_appends_that_add_the_partition_of_removed_rows_none_is_lost(world: World) -> None:
+    world = world.with_options(append="files")
+    overwritten(world)
+    rows = world.sql("SELECT 5 AS a, 'y' AS d UNION ALL SELECT 6, 'y'")
+    first, second = (world.stage("t", rows, Purpose.INSERT_INTO, by=["d"]) for _ in range(2))
+    first.commit()
+    first.finish()
+    with pytest.raises(WriteConflictError):
+        second.commit()
+    second.prepare()
+    second.commit()
+    second.finish()
+    assert world.rows("t") == [(3, "x"), (5, "y"), (5, "y"), (6, "y"), (6, "y")]
 
 
 @pytest.mark.promise(

@@ -14,7 +14,7 @@ from twophase.catalog.reading import ReadSource
 from twophase.catalogs.files import Files, data_entries, data_files, join, same
 from twophase.catalogs.hive import hard_links, layout, renames
 from twophase.catalogs.hive.definitions import SERDE_PROVIDER
-from twophase.catalogs.hive.layout import MANIFEST_FILE, PUBLISHED_FILE
+from twophase.catalogs.hive.layout import MANIFEST_FILE, PUBLISHED_FILE, SUPERSEDED_FILE
 from twophase.catalogs.hive.partition_plan import Key
 from twophase.catalogs.hive.publish.publisher import Publisher
 from twophase.catalogs.hive.replaced import Added, Replaced, added_files
@@ -174,11 +174,22 @@ class MoveFiles(Publisher):
         self.target.refuse_own_formats(table, {key: listed[key] for key in new if key in listed})
         root = str(table.location)
         homes = {name: places.get(key, join(root, name)) for key, name in new.items()}
+        if table.partitioned:
+            homes |= self._homes_apart(homes, {name: key for key, name in new.items() if key not in places})
         self.check_reachable([root, *homes.values()])
         backups, removes = self._old(table, places, new, homes)
         adds = [(key, homes[name]) for key, name in sorted(new.items()) if table.partitioned and key not in places]
         unlisted = [path for _, home in adds for path in self._listed(home)]
         return Moves(backups, list(self._renames(homes, root)), adds, removes, sorted(places), unlisted)
+
+    def _homes_apart(self, homes: dict[str, str], added: dict[str, Key]) -> dict[str, str]:
+        """Other directories for new partitions whose own hold replaced rows: these stay, for readers in flight."""
+        marks = {name: join(homes[name], SUPERSEDED_FILE) for name in added}
+        there = set(self.files.existing(marks.values()))
+        apart = {name: self.state.empty_of(key) for name, key in added.items() if marks[name] in there}
+        if apart:
+            self.staging.stamp(self.state.empty)
+        return apart
 
     def _listed(self, directory: str) -> Iterator[str]:
         entries = self.files.list(directory, recursive=False)
@@ -321,6 +332,7 @@ class MoveFiles(Publisher):
         moves = self.moves
         if not table.partitioned or moves is None:
             return
+        yield self.state.empty
         if moves.touched is None:  # An older version of twophase wrote it.
             yield from (part.location for part in self.metastore.list_partitions(table))
         else:
@@ -342,7 +354,8 @@ class MoveFiles(Publisher):
         self._persist_renames((place for pair in (*moves.backups, *moves.into) for place in pair), table)
         with self.write.step("add_partitions"):
             there = self._locations(table, moves.adds)
-            missing = {key: location for key, location in moves.adds if key not in there}
+            # Of one that another writer has put elsewhere meanwhile, the metastore refuses a second one.
+            missing = {key: location for key, location in moves.adds if not same(there.get(key), location)}
             self.metastore.add_partitions(table, partitions_of(table, missing))
         return table
 
@@ -448,6 +461,7 @@ class MoveFiles(Publisher):
             self.staging.remove()  # All its files are in the table.
         else:
             layout.supersede(self.files, self.state.version, self.state.transaction_id)
+            self.staging.remove_empty()
 
     def _without_rows(self, table: HiveTable, removed: list[tuple[Key, str]]) -> dict[Key, str]:
         """Those partitions that hold no rows: a late cleaning up finds what others have written since."""
