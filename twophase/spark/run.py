@@ -79,8 +79,8 @@ def run(
     WriteConflictError, WoundedError
         The last attempt was refused or rolled back, too.
     ConfigurationError
-        ``attempts`` is less than 1, the session is not attached, or ``function`` is a coroutine or a generator: its
-        statements would run after it has returned.
+        ``attempts`` is less than 1, the session is not attached, or ``function`` is or returns a coroutine or a
+        generator, whose statements would run after it has returned.
     Exception
         Any other error of ``function``, after a rollback; it is not run again.
 
@@ -128,7 +128,9 @@ def _run(
     def attempt() -> Any:
         nonlocal last
         with block(spark, own_hooks, *terms, first_begun=first_begun) as last:
-            return function(last)
+            result = function(last)
+            _require_run(result, last)
+            return result
 
     def may_repeat(error: BaseException) -> bool:
         # A function may commit by itself, and meet a conflict elsewhere afterwards: its rows would come twice.
@@ -152,11 +154,26 @@ def _require_plain(function: Callable[..., Any]) -> None:
     """Refuse a function that returns before its statements have run: they would be outside the transaction."""
     later = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
     if any(is_later(code) for code in (function, type(function).__call__) for is_later in later):
-        raise ConfigurationError(
-            f"{getattr(function, '__name__', function)} is a coroutine or a generator: its statements would run after "
-            "the transaction has ended.",
-            hint="Give a plain function, which runs its statements before it returns.",
-        )
+        raise _runs_later(function)
+
+
+def _require_run(result: Any, transaction: Transaction) -> None:
+    """Refuse a coroutine or a generator as a result, but for a generator of what the function has read."""
+    if inspect.isgenerator(result) and transaction.has_worked:
+        return
+    if inspect.iscoroutine(result) or inspect.isgenerator(result):
+        result.close()  # Python would warn of a coroutine that was never awaited.
+    elif not inspect.isasyncgen(result):
+        return
+    raise _runs_later(result)
+
+
+def _runs_later(code: Any) -> ConfigurationError:
+    return ConfigurationError(
+        f"{getattr(code, '__name__', code)} is a coroutine or a generator: its statements would run after the "
+        "transaction has ended.",
+        hint="Give a plain function, which runs its statements before it returns.",
+    )
 
 
 def _takes_transaction(function: Callable[..., Any]) -> bool:

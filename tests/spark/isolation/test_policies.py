@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -212,6 +212,23 @@ def test_run_repeats_nothing_that_it_has_published(spark: SparkSession, store: S
     with pytest.raises(WriteConflictError, match="of another session"):
         twophase.run(spark, block, attempts=3)
     assert (len(tries), store.rows(spark, "a")) == (1, [(9, 90)])
+
+
+@pytest.mark.parametrize("kind", ["session"])
+def test_run_refuses_what_would_run_its_statements_after_it(spark: SparkSession, store: Store) -> None:
+    """It has the name of a plain function, and only its result shows that nothing has run."""
+
+    async def append() -> None:
+        store.append(spark, "a", (3, 30))
+
+    def appends() -> Iterator[None]:
+        yield store.append(spark, "a", (3, 30))
+
+    later: list[Callable[[], object]] = [append, appends]
+    for function in later:
+        with pytest.raises(ConfigurationError, match="after the transaction has ended"):
+            twophase.run(spark, lambda function=function: function())
+    assert list(twophase.run(spark, lambda: (row for row in store.rows(spark, "a")))) == OLD
 
 
 class Refusing(ConflictPolicy):
