@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import col
 
 import twophase
 from tests.hive.conftest import attached_session
@@ -42,6 +43,31 @@ def properties(spark: SparkSession) -> dict[str, str]:
     return {
         key: value for key, value in found.items() if key.startswith(("twophase.", "k")) and "transaction" not in key
     }
+
+
+def test_a_wider_decimal_that_filters_of_old_files_would_take_for_another_is_rewritten(
+    spark: SparkSession, t: str
+) -> None:
+    """Parquet has decimals of up to 9 and of up to 18 digits as integers, and longer ones as bytes."""
+    query = "CAST(1.5 AS DECIMAL(9,2)) AS a, CAST(1.5 AS DECIMAL(18,2)) AS b, CAST(1.5 AS DECIMAL(20,2)) AS c"
+    wider = {
+        "a": ("DECIMAL(12,2)", "30000000.00"),
+        "b": ("DECIMAL(20,2)", f"1{0:017}"),
+        "c": ("DECIMAL(24,2)", f"1{0:021}"),
+    }
+    made(spark, f"SELECT {query}")
+    for choice in ("exact", "wide"):
+        spark.sql(f"ALTER TABLE t SET TBLPROPERTIES ('twophase.alter' = 'native', 'twophase.promotion' = '{choice}')")
+        for name, (wanted, _) in wider.items():
+            with pytest.raises(CatalogError, match="filters of its files"):
+                spark.sql(f"ALTER TABLE t ALTER COLUMN {name} TYPE {wanted}")
+            brought = spark.table("t").withColumn(name, col(name).cast(wanted))
+            with pytest.raises(CatalogError, match="filters of its files"):
+                brought.write.option("mergeSchema", "true").insertInto("t")
+    spark.sql("ALTER TABLE t SET TBLPROPERTIES ('twophase.alter' = 'rewrite')")
+    for name, (wanted, large) in wider.items():
+        spark.sql(f"ALTER TABLE t ALTER COLUMN {name} TYPE {wanted}")
+        assert len(rows(spark, f"SELECT * FROM t WHERE {name} < {large}")) == 1
 
 
 @pytest.mark.promise(

@@ -14,7 +14,7 @@ from twophase.catalogs.hive import ddl
 from twophase.catalogs.hive.schema import policies
 from twophase.catalogs.hive.schema.columns import DEFAULTS, Columns, is_plain
 from twophase.catalogs.hive.schema.evolution import ALTER, Evolution
-from twophase.catalogs.hive.schema.readers import has_default, reads
+from twophase.catalogs.hive.schema.readers import has_default, reads, unread
 from twophase.catalogs.hive.store import HiveStore
 from twophase.catalogs.hive.tables import HiveTable
 from twophase.errors import CatalogError
@@ -134,7 +134,7 @@ class _Bringing(Evolution):
         if path[0].lower() in self._layout:
             raise self.refused(f"its files are laid out by {path[0]}, which stays as it is")
         if node.leaf is not None and not reads(self._provider, node.leaf, change.type):
-            self._rewrite(f"Spark reads no {node.leaf} of {'.'.join(path)} as {change.type}")
+            self._rewrite(unread(node.leaf, change.type, ".".join(path)))
         self._do(change)
 
 

@@ -23,7 +23,7 @@ from twophase.catalogs.hive.definitions import FIELD_IDS
 from twophase.catalogs.hive.schema import policies
 from twophase.catalogs.hive.schema.columns import DEFAULTS, HELD, OPAQUE, Columns, is_plain
 from twophase.catalogs.hive.schema.orc_files import nameless
-from twophase.catalogs.hive.schema.readers import NATIVE, keeps_positions, orc_misreads, parquet_misreads, reads
+from twophase.catalogs.hive.schema.readers import NATIVE, keeps_positions, orc_misreads, parquet_misreads, reads, unread
 from twophase.catalogs.hive.store import HiveStore
 from twophase.catalogs.hive.tables import HiveTable, Located
 from twophase.errors import CatalogError
@@ -296,11 +296,11 @@ class Evolution:
         kept = dict(node.metadata)
         if kept.get(SPARK_TYPE, "").startswith("char(") and HELD + DEFAULTS[1] in kept:
             raise self.refused(f"old rows of {shown} have its DEFAULT, to which only a CHAR adds spaces")
-        policy = self._native
-        # A narrower policy than the reader's refuses by itself what the reader does not follow.
-        if policy == NATIVE and node.leaf is not None and not reads(self._provider, node.leaf, data_type):
-            room = "; a decimal needs room for ten digits before the point" if pa.types.is_decimal(data_type) else ""
-            self._rewrite(f"Spark reads no {node.leaf} of {shown} as {data_type}{room}")
+        policy, leaf = self._native, node.leaf
+        # What a narrower policy than the reader's does not allow, it refuses by itself.
+        follows = leaf is None or reads(self._provider, leaf, data_type)
+        if not follows and (policy == NATIVE or policy.allows(leaf, data_type)):
+            self._rewrite(unread(leaf, data_type, shown))
             policy = self._policy or NATIVE
         self._do(ChangeType(change.path, data_type), policy)
         rest = {key: value for key, value in kept.items() if key not in (SPARK_TYPE, CHAR_VARCHAR)}

@@ -22,13 +22,42 @@ NAMELESS = "_col"
 
 def reads(provider: str | None, old: pa.DataType, new: pa.DataType) -> bool:
     """Whether the reader of a format gives values of one type as those of another, by itself."""
-    return NATIVE.allows(old, new) and not (_orc_fails(old, new) if provider == "orc" else _parquet_fails(old, new))
+    if provider == "orc":
+        return NATIVE.allows(old, new) and not _orc_fails(old, new)
+    return NATIVE.allows(old, new) and not _parquet_fails(old, new) and _filters(old, new)
 
 
 def _parquet_fails(old: pa.DataType, new: pa.DataType) -> bool:
     """Parquet has small integers as 32-bit ones."""
     small = pa.types.is_int8(old) or pa.types.is_int16(old)
     return small and pa.types.is_decimal(new) and new.precision - new.scale < 10
+
+
+def _filters(old: pa.DataType, new: pa.DataType) -> bool:
+    """Whether filters on a column keep the rows of Parquet files that have it with another type.
+
+    Of decimals Spark compares the scales only, and cuts the value of the filter to the bytes that the file has.
+    """
+    if not (pa.types.is_decimal(old) and pa.types.is_decimal(new)):
+        return True
+    return old.scale != new.scale or _bytes(old.precision) == _bytes(new.precision)
+
+
+def _bytes(precision: int) -> int:
+    """The number of bytes that Parquet has for a decimal: those of an integer, or as few as it needs."""
+    if precision <= 18:
+        return 4 if precision <= 9 else 8
+    return int((10**precision - 1).bit_length() // 8 + 1)
+
+
+def unread(old: pa.DataType, new: pa.DataType, name: str) -> str:
+    """Return the reason for a column not to get another type by itself, where :func:`reads` refuses it."""
+    why = ""
+    if not _filters(old, new):
+        why = ", as filters of its files would take one decimal for another"
+    elif pa.types.is_decimal(new):
+        why = "; a decimal needs room for ten digits before the point"
+    return f"Spark reads no {old} of {name} as {new}{why}"
 
 
 def has_default(field: Field) -> bool:
