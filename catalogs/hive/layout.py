@@ -228,12 +228,17 @@ def late_writer(files: Files, directory: str) -> str | None:
 
 
 def supersede(files: Files, directory: str, transaction_id: str) -> None:
-    """Mark a replaced directory for removal after its readers have finished; an existing mark is kept."""
-    mark, entries = join(directory, SUPERSEDED_FILE), files.list(directory)
-    held = [entry.name for entry in entries if entry.is_file]
-    if not (entries or files.exists(directory)) or (SUPERSEDED_FILE in held and files.read_json(mark) is not None):
+    """Mark a replaced directory for removal after its readers have finished.
+
+    The mark of another transaction is of an earlier life of the directory: it knows neither its files nor its readers.
+    """
+    entries = files.list(directory)
+    if not (entries or files.exists(directory)):
         return
-    files.write_json(mark, {"transaction_id": transaction_id, "since": time.time(), "files": held})
+    mark, held = join(directory, SUPERSEDED_FILE), [entry.name for entry in entries if entry.is_file]
+    found = files.read_document(mark, "transaction_id") if SUPERSEDED_FILE in held else None
+    if found is None or found["transaction_id"] != transaction_id:
+        files.write_json(mark, {"transaction_id": transaction_id, "since": time.time(), "files": held})
 
 
 def mark_published(files: Files, version: str, transaction_id: str, *, waits: bool = True) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 from collections.abc import Iterator
@@ -86,6 +87,26 @@ def test_a_file_that_came_after_the_retirement_is_not_removed(world: World) -> N
     clean(world)
     assert files_of(world.warehouse / "f") == {"late.txt"}
     (world.warehouse / "f" / "late.txt").unlink()
+
+
+def test_a_directory_that_is_replaced_again_stays_for_its_retention_and_then_goes_with_all_its_files(
+    world: World,
+) -> None:
+    overwrite = {"by": ["k"], "overwrite": OverwriteScope({"k": "1"})}
+    world.sql("CREATE TABLE t (id INT, k INT) USING parquet PARTITIONED BY (k)")
+    world.sql("INSERT INTO t VALUES (1, 1)")
+    world.run("t", world.sql("SELECT 2 AS id, 1 AS k"), Purpose.INSERT_OVERWRITE, **overwrite)
+    directory = world.warehouse / "t" / "k=1"
+    mark = directory / layout.SUPERSEDED_FILE
+    mark.write_text(json.dumps({**json.loads(mark.read_text()), "since": 0.0}))
+    world.sql(f"ALTER TABLE t PARTITION (k = 1) SET LOCATION '{directory}'")
+    world.sql("INSERT INTO t VALUES (3, 1)")
+    world.run("t", world.sql("SELECT 4 AS id, 1 AS k"), Purpose.INSERT_OVERWRITE, **overwrite)
+    held = files_of(directory)
+    clean(world, retention=3600.0)
+    assert files_of(directory) == held
+    clean(world)
+    assert (world.rows("t"), directory.exists()) == ([(4, 1)], False)
 
 
 def test_a_version_in_use_is_not_removed_even_when_asked(world: World) -> None:
