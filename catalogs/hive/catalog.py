@@ -444,7 +444,10 @@ class HiveCatalog(
         failures.refuse_renamed(path, context, is_renamed)
         context = context or WriteContext.alone(self.name)
         plan = plan_write(self.store, self.capabilities, self.canonical(path), definition, purpose, context)
-        return None if plan is None else HiveParticipant(self, plan.state.to_document(), plan.definition, plan.table)
+        if plan is None:
+            return None
+        options = definition.options if purpose.inserts else {}  # Of another statement they are the table's own.
+        return HiveParticipant(self, plan.state.to_document(), plan.definition, plan.table, options)
 
     def two_phase_drop_table(
         self, path: ObjectPath, *, purge: bool = False, context: WriteContext | None = None

@@ -38,6 +38,8 @@ class HiveParticipant(TwoPhaseCatalogTable):
         The live definition, including secrets; by default the document's, from which they were removed.
     table : HiveTable, optional
         The table as it was when the write was planned, if this process has just done so.
+    options : mapping of str to str, optional
+        As of :class:`~twophase.catalogs.hive.write.TableWrite`.
     """
 
     _write: TableWrite | None = None
@@ -51,15 +53,17 @@ class HiveParticipant(TwoPhaseCatalogTable):
         document: Mapping[str, Any],
         definition: TableDefinition | None = None,
         table: HiveTable | None = None,
+        options: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(catalog, document)
         self._definition = definition
         self._planned = table
+        self._options = options
         self._write = self._open()  # Refuses a document of a newer version immediately.
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         super().__setstate__(state)
-        self._definition = self._planned = None
+        self._definition = self._planned = self._options = None
 
     def bind(self, catalog: Catalog) -> TwoPhaseCatalogTable:
         self._write = self._publisher = self._choice = None
@@ -75,7 +79,8 @@ class HiveParticipant(TwoPhaseCatalogTable):
     def _open(self) -> TableWrite:
         catalog = self.catalog
         assert isinstance(catalog, OverHive)
-        return TableWrite(catalog.store, WriteState.from_document(self.document), self._definition, self._planned)
+        state = WriteState.from_document(self.document)
+        return TableWrite(catalog.store, state, self._definition, self._planned, self._options)
 
     @property
     def publisher(self) -> Publisher:

@@ -78,7 +78,7 @@ class Staging:
             Whether the publish renames each file: see :attr:`Publisher.renames_files
             <twophase.catalogs.hive.publish.publisher.Publisher.renames_files>`.
         """
-        definition = self._write.definition
+        definition = self._write.written
         rows = aligned(df, definition.schema.names)
         with self._write.step("write"):
             if written_as_files(definition):
@@ -119,7 +119,7 @@ class Staging:
             )
         name = write.hidden.name("write")
         with write.step("hidden_table"):
-            write.hidden.make("write", write.table(name=name, kind=EXTERNAL))
+            write.hidden.make("write", write.table(name=name, kind=EXTERNAL, definition=write.written))
         writer.insert(rows, write.database, name)
         with write.step("drop_hidden"):
             write.metastore.forget_table(write.database, name)

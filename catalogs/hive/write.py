@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from twophase.catalogs.files import Entry, Files
 from twophase.catalogs.hive import steps
 from twophase.catalogs.hive.calls import PublishCalls
-from twophase.catalogs.hive.definitions import is_redacted, to_definition, to_table, with_secrets
+from twophase.catalogs.hive.definitions import SERDE_PROVIDER, is_redacted, to_definition, to_table, with_secrets
 from twophase.catalogs.hive.hidden import HiddenTables
 from twophase.catalogs.hive.metastore import Metastore
 from twophase.catalogs.hive.paths import TablePaths
@@ -33,6 +34,8 @@ class TableWrite:
         The live definition, including secrets; by default the state's, from which they were removed.
     planned : HiveTable, optional
         The table as it was when the write was planned, if this process has just done so.
+    options : mapping of str to str, optional
+        Options of an insert for the files that it writes, beyond the table's own.
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class TableWrite:
         state: WriteState,
         definition: TableDefinition | None = None,
         planned: HiveTable | None = None,
+        options: Mapping[str, str] | None = None,
     ) -> None:
         self.planned = planned
         self.store = store
@@ -50,6 +54,7 @@ class TableWrite:
         #: The staged files, where a list names them; None until it is written or read.
         self.listed: list[Entry] | None = None
         self._live = definition
+        self._options = options or {}
         self._is_announced = False
 
     # -- facts ---------------------------------------------------------------------------------------------------
@@ -100,10 +105,27 @@ class TableWrite:
         found = self.hidden.find_own("table") if is_redacted(stored) else None
         return stored if found is None else with_secrets(stored, to_definition(found))
 
-    def table(self, *, name: str | None = None, kind: str = MANAGED, location: str | None = None) -> HiveTable:
+    @property
+    def written(self) -> TableDefinition:
+        """The definition by which the rows are written: with the options of their statement. A SerDe has its own."""
+        definition = self.definition
+        if not self._options or definition.provider == SERDE_PROVIDER:
+            return definition
+        said = {key.lower() for key in self._options}
+        kept = {key: value for key, value in definition.options.items() if key.lower() not in said}
+        return replace(definition, options={**kept, **self._options})
+
+    def table(
+        self,
+        *,
+        name: str | None = None,
+        kind: str = MANAGED,
+        location: str | None = None,
+        definition: TableDefinition | None = None,
+    ) -> HiveTable:
         """The table after the publish, for the metastore, with our stamp; by default over the version."""
         path = ObjectPath.of(self.database, name or self.path.name)
-        found = to_table(path, self.definition, kind=kind, location=location or self.state.version)
+        found = to_table(path, definition or self.definition, kind=kind, location=location or self.state.version)
         return found.with_stamp(self.state.transaction_id)
 
     def current(self) -> HiveTable | None:

@@ -18,6 +18,11 @@ from twophase.schema import SchemaConflictResolutionStrategy
 
 #: Options of one table, from ``OPTIONS (...)`` or a ``DataFrameWriter``.
 TABLE_OPTIONS = ("column_types",)
+#: Options of Spark's own JDBC writer that have no effect here: how it sends rows, and what it makes new tables of.
+IDLE_WRITE_OPTIONS = (
+    *("batchsize", "createtablecolumntypes", "createtableoptions", "fetchsize", "isolationlevel", "numpartitions"),
+    *("querytimeout", "truncate"),
+)
 
 #: The driver, by SQLAlchemy's name, that this catalog requires for each dialect.
 DRIVERS: Mapping[str, str] = {

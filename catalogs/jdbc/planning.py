@@ -10,7 +10,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 
 from twophase.catalog.schema_changes import MERGE_SCHEMA
-from twophase.catalogs.jdbc import bringing, defaults, definitions
+from twophase.catalogs.jdbc import bringing, defaults, definitions, options
 from twophase.catalogs.jdbc.member import (
     ALTER,
     ALTER_COPY,
@@ -27,6 +27,7 @@ from twophase.catalogs.jdbc.member import (
 from twophase.catalogs.jdbc.mysql import MySQL
 from twophase.catalogs.jdbc.preserving import preserver
 from twophase.catalogs.jdbc.store import Store
+from twophase.config.settings import nearest
 from twophase.errors import AtomicityNotSupportedError, CatalogError, TableAlreadyExistsError, TableNotExistError
 from twophase.model import Level, ObjectPath, Purpose, TableDefinition, WriteContext
 
@@ -278,6 +279,7 @@ def _insert(
     context: WriteContext,
 ) -> Document:
     base = context.base
+    _check_options(path, rows)
     _refuse_altered(path, base)
     if MERGE_SCHEMA in rows.options and rows.schema.names:
         old = TableDefinition.from_document(base["definition"]) if base else store.definition(connection, path)
@@ -296,6 +298,15 @@ def _insert(
     if len(rows.schema) not in (0, len(facts["columns"])):
         raise CatalogError(f"The rows have {len(rows.schema)} columns, {path} has {len(facts['columns'])}.", path=path)
     return facts
+
+
+def _check_options(path: ObjectPath, rows: TableDefinition) -> None:
+    known = (*options.TABLE_OPTIONS, *options.IDLE_WRITE_OPTIONS, MERGE_SCHEMA)
+    for name in rows.options:
+        if name not in known and name.lower() not in known:
+            raise CatalogError(
+                f"There is no option {name} for a write to {path}.", path=path, hint=nearest(name, known)
+            )
 
 
 def _refuse_altered(path: ObjectPath, base: Mapping[str, Any] | None) -> None:

@@ -121,6 +121,11 @@ class Member(TwoPhaseCatalogTable):
         return self.document["properties"]
 
     @property
+    def codec(self) -> str | None:
+        """Spark's name of the compression codec of its files; None for the default."""
+        return self.document.get("codec") or self.properties.get("write.parquet.compression-codec")
+
+    @property
     def scope(self) -> OverwriteScope | None:
         """The rows that an INSERT OVERWRITE replaces."""
         found = self.document["overwrite"]

@@ -366,7 +366,8 @@ def _insert(path: ObjectPath, rows: TableDefinition, loaded: Loaded | None, base
     for name in rows.options:
         if name not in (*definitions.TABLE_OPTIONS, MERGE_SCHEMA):
             raise CatalogError(f"There is no option {name} for a write to {path}.", path=path)
-    return {**facts, "by_name": by_name}
+    codec = rows.options.get("compression")  # Of this statement's files only.
+    return {**facts, "by_name": by_name, **({} if codec is None else {"codec": codec})}
 
 
 def _recorded(properties: Mapping[str, str]) -> dict[str, str]:

@@ -19,7 +19,6 @@ from twophase.catalogs.lakehouse.transforms import partition_key
 from twophase.errors import CatalogError, ConfigurationError
 from twophase.schema import Kind, to_iceberg
 
-_CODEC = "write.parquet.compression-codec"
 _DISTRIBUTION = "write.distribution-mode"
 _TARGET_SIZE = "write.target-file-size-bytes"
 _THREADS = 8
@@ -38,8 +37,8 @@ def write(member: Member, df: Any) -> list[DataFile]:
     sort = None if isinstance(df, pa.Table) else sorting.keys(schema, member.sort_order)
     order_id = member.sort_order.order_id if sort else None
     registrar = Registrar(member.io, str(member.path), schema, member.spec, dict(member.properties), order_id)
-    codec, target = member.properties.get(_CODEC, "zstd"), target_size(member.path, member.properties)
-    arrow = ArrowWriter(registrar, member.place.data, _arrow_codec(codec), target)
+    target = target_size(member.path, member.properties)
+    arrow = ArrowWriter(registrar, member.place.data, _arrow_codec(member.codec or "zstd"), target)
     if isinstance(df, pa.Table):
         return arrow(0, df.to_batches())
     runner, writer = _executors(member)
@@ -54,7 +53,7 @@ def write(member: Member, df: Any) -> list[DataFile]:
         member.place.data,
         partition_key=key,
         rebalance=member.properties.get(_DISTRIBUTION, "hash") != "none",
-        codec=member.properties.get(_CODEC),
+        codec=member.codec,
         sort=sort or (),
         most_rows=None if target is None else _rows_of(member, df, target),
     )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import twophase
 from tests.hive.world import World
 from twophase.errors import CatalogError
 from twophase.model import BucketSpec, Level, ObjectPath, OverwriteScope, Purpose
@@ -49,6 +52,28 @@ def test_bucketed_tables_are_written_by_sparks_own_insert(world: World) -> None:
     assert len(world.rows("b")) == 7
     versions = list((world.warehouse / ".twophase" / "b").rglob("*.parquet"))
     assert versions and all("_0000" in path.name for path in versions)
+
+
+@pytest.mark.promise("same-answers", "the options of an INSERT are those of its files, beside the table's own")
+@pytest.mark.parametrize("layout", ["", "PARTITIONED BY (k)", "CLUSTERED BY (id) INTO 1 BUCKETS"])
+def test_options_of_an_insert_are_those_of_its_files(world: World, layout: str) -> None:
+    spark = world.spark
+    handle = twophase.attach(spark)
+    try:
+        spark.sql(f"CREATE TABLE o (id INT, k INT) USING csv OPTIONS (sep '|') {layout}")
+        rows = spark.sql("SELECT 1 AS id, CAST(NULL AS INT) AS k UNION ALL SELECT CAST(NULL AS INT), 2").coalesce(1)
+        rows.createOrReplaceTempView("rows_of_o")
+        spark.sql("INSERT INTO o WITH (nullValue = '-', compression = 'gzip') SELECT * FROM rows_of_o")
+        rows.writeTo("o").option("nullValue", "-").option("compression", "gzip").append()
+        rows.write.option("nullvalue", "-").option("compression", "gzip").insertInto("hive.default.o")
+        spark.sql("INSERT INTO o SELECT 3, 4")
+        files = [Path(name.removeprefix("file:")) for name in spark.table("o").inputFiles()]
+        texts = [gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else b"" for path in files]
+    finally:
+        handle.detach()
+    zipped = sorted(line for text in texts for line in text.decode().split())
+    assert zipped == sorted(["1", "-"] * 3 if "PARTITIONED" in layout else ["1|-", "-|2"] * 3)
+    assert texts.count(b"") == 1
 
 
 @pytest.mark.parametrize("serde", [TEXT, PARQUET], ids=["text", "parquet"])

@@ -558,6 +558,22 @@ def test_one_write_brings_its_columns_where_it_says_so(shop: Shop) -> None:
 
 
 @IN_ANY_DATABASE
+def test_an_option_of_an_insert_that_nothing_here_has_is_refused(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @daily AS SELECT 1L AS id")
+    shop.sql("INSERT INTO @daily WITH (batchSize = 10, isolationLevel = 'NONE', numPartitions = 2) VALUES (2L)")
+    shop.sql("INSERT OVERWRITE @daily WITH (partitionOverwriteMode = 'static', truncate = true) VALUES (3L)")
+    for write in (
+        lambda: shop.sql("INSERT INTO @daily WITH (column_type = 'id INT') VALUES (4L)"),
+        lambda: shop.spark.range(1).writeTo(shop.name("daily")).option("sessionInitStatement", "SET x = 1").append(),
+    ):
+        with pytest.raises(
+            CatalogError, match=r"no option \w+ for a write to .*daily.*Known: .*batchsize, column_types"
+        ):
+            write()
+    assert shop.rows("daily") == [(3,)]
+
+
+@IN_ANY_DATABASE
 def test_explain_begins_nothing(shop: Shop) -> None:
     shop.sql("EXPLAIN CREATE TABLE @daily AS SELECT 1 AS id").collect()
     assert shop.place.hidden(DATABASE) == []

@@ -78,6 +78,20 @@ def test_a_dynamic_overwrite_goes_by_the_transform(shop: Shop) -> None:
     assert [row[0] for row in shop.rows("t")] == [0, 2, 9]
 
 
+def test_the_options_of_one_insert_are_its_own(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t PARTITIONED BY (p) AS SELECT id, id AS p FROM range(2)")
+    rows, name = shop.sql("SELECT 9L AS id, 1L AS p"), shop.name("t")
+    rows.write.option("partitionOverwriteMode", "dynamic").option("compression", "gzip").insertInto(
+        name, overwrite=True
+    )
+    shop.sql("INSERT OVERWRITE @t WITH (partitionOverwriteMode = 'dynamic', compression = 'gzip') SELECT 8L, 1L")
+    assert shop.rows("t") == [(0, 0), (8, 1)]
+    files = [row.file_path for row in shop.sql("SELECT file_path FROM @t.files").collect()]
+    assert (len(files), sum(file.endswith(".gz.parquet") for file in files)) == (2, 1)
+    with pytest.raises(CatalogError, match="no option header"):
+        shop.sql("INSERT INTO @t WITH (header = 'true') SELECT 7L, 1L")
+
+
 @pytest.mark.promise("iceberg-sql", "`DELETE` and `TRUNCATE TABLE`: atomic")
 def test_delete_takes_whole_files_away_and_rewrites_others(shop: Shop) -> None:
     levels = Levels(shop.spark)

@@ -28,6 +28,9 @@ from twophase.spark.jvm.local_properties import WRITE_HINTS
 #: Option of an INSERT that runs as an append but states an overwrite.
 OVERWRITE_OPTION = "twophase.overwrite"
 
+#: Option of a write, of Spark itself: which rows it replaces.
+_OVERWRITE_MODE = "partitionoverwritemode"
+
 _options: dict[str, Mapping[ObjectPath, Mapping[str, str]]] = {}
 
 
@@ -95,10 +98,15 @@ def stated_as(scope: OverwriteScope) -> str:
 
 
 def stated_overwrite(options: Mapping[str, str]) -> tuple[OverwriteScope | None, dict[str, str]]:
-    """The overwrite scope stated by an append's own options, and the remaining options."""
-    rest = dict(options)
-    stated = rest.pop(OVERWRITE_OPTION, None)
+    """The overwrite scope stated by an append's own options, and the remaining options, which are of its files."""
+    rest = {key: value for key, value in options.items() if key.lower() not in (OVERWRITE_OPTION, _OVERWRITE_MODE)}
+    stated = options.get(OVERWRITE_OPTION)
     return (OverwriteScope.from_document(json.loads(unquote(stated))) if stated else None), rest
+
+
+def is_dynamic(options: Mapping[str, str]) -> bool:
+    """Whether an overwrite with these options replaces only the partitions that contain new rows."""
+    return any(key.lower() == _OVERWRITE_MODE and value.lower() == "dynamic" for key, value in options.items())
 
 
 def _folded(path: ObjectPath) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ from twophase.spark.jvm.passed import write_info
 from twophase.spark.staged import staged_table
 from twophase.spark.statement import StatementContext, finish_statement, open_statement, run_statement, write_rows
 from twophase.spark.versions_read import StateRead, remember, version_read
-from twophase.spark.write_hints import brings_columns, stated_overwrite
+from twophase.spark.write_hints import brings_columns, is_dynamic, stated_overwrite
 from twophase.transactions.failures import changed_since_read
 
 # ruff: noqa: N802
@@ -237,10 +237,13 @@ class WriteTable(TableProxy):
                 options = {key: value for key, value in options.items() if key.lower() != MERGE_SCHEMA.lower()}
                 options |= {MERGE_SCHEMA: "true"} if self._brings else {}
             rows = TableDefinition(schema=types.to_arrow(schema), options=options)
+            # Spark passes a DataFrameWriter's overwrite as one of the whole table; an INSERT has stated its scope.
+            is_partitioned = any(transform.name != "cluster_by" for transform in self._definition.partitioning)
+            whole = OverwriteScope(dynamic=is_partitioned and is_dynamic(given))
             return WriteBuilder(
                 self._jvm,
                 self._definition,
-                lambda df, scope: self._insert(rows, df, scope or stated),
+                lambda df, scope: self._insert(rows, df, (whole if scope == OverwriteScope() else scope) or stated),
                 lambda conditions: self._replacing(rows, conditions),
             )
 

@@ -21,7 +21,6 @@ import org.apache.spark.sql.catalyst.plans.logical.ParsedStatement;
 import org.apache.spark.sql.catalyst.plans.logical.SerdeInfo;
 import org.apache.spark.sql.catalyst.plans.logical.SubqueryAlias;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
-import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import scala.Option;
 import scala.jdk.javaapi.CollectionConverters;
@@ -365,14 +364,16 @@ public final class Nodes {
         }
     }
 
-    /** AppendData.byName or byPosition (table, query, options[, withSchemaEvolution]) */
+    /** The write as AppendData.byName or byPosition (table, query, options[, withSchemaEvolution]). */
     public static LogicalPlan append(String method, TreeNode write, LogicalPlan query, String scope) {
-        boolean isRelation = write instanceof DataSourceV2Relation;
-        Map options = isRelation ? new HashMap() : new HashMap((Map) get(write, "writeOptions", Map.class));
+        return append(method, get(write, "table"), new HashMap((Map) get(write, "writeOptions", Map.class)), query, scope);
+    }
+
+    public static LogicalPlan append(String method, Object table, Map options, LogicalPlan query, String scope) {
         if (scope != null) {
             options.put(OVERWRITE, scope);
         }
-        Object[] all = {isRelation ? write : get(write, "table"), query, map(options), Boolean.FALSE};
+        Object[] all = {table, query, map(options), Boolean.FALSE};
         Method found = method(org.apache.spark.sql.catalyst.plans.logical.AppendData.class, method);
         return (LogicalPlan) call(found, null, Arrays.copyOf(all, found.getParameterTypes().length));
     }

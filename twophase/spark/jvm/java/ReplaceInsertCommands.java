@@ -3,8 +3,14 @@ package twophase;
 import static twophase.Nodes.*;
 
 import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.Iterator;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
+import java.util.Set;
 import org.apache.spark.sql.SaveMode;
 import org.apache.spark.sql.catalyst.catalog.CatalogTable;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
@@ -18,6 +24,7 @@ import org.apache.spark.sql.execution.datasources.DataSourceAnalysis;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.types.StructField;
 import scala.Option;
+import scala.jdk.javaapi.CollectionConverters;
 
 /** Replaces the command that Spark has created from an INSERT with twophase's write, and allows SET NOT NULL. */
 public final class ReplaceInsertCommands extends WriteRule {
@@ -49,7 +56,8 @@ public final class ReplaceInsertCommands extends WriteRule {
         CatalogPlugin plugin = state().catalogManager().catalog(catalog);
         DataSourceV2Relation relation =
             DataSourceV2Relation.create((Table) taken[0], Option.apply(plugin), Option.apply(name));
-        return append("byPosition", relation, isHive ? withStaticPartitions(plan, query, table) : query, scope);
+        Map options = isHive ? new HashMap() : beyond((Map) get(plan, "options", Map.class), table);
+        return append("byPosition", relation, options, isHive ? withStaticPartitions(plan, query, table) : query, scope);
     }
 
     /** A SET NOT NULL of our table: its catalog looks for NULL, where Spark refuses every column that may have one. */
@@ -69,6 +77,23 @@ public final class ReplaceInsertCommands extends WriteRule {
             }
         }
         return (LogicalPlan) with(plan, "specs", seq(changes));
+    }
+
+    /** The options of a command that its table does not have: those of the statement. SerDe tables have none of Spark's. */
+    private static Map beyond(Map options, CatalogTable table) {
+        Map result = new HashMap();
+        Set known = new HashSet(Arrays.asList(new Object[] {"path", "partitionoverwritemode"}));
+        for (Iterator all = CollectionConverters.asJava(table.storage().properties()).keySet().iterator(); all.hasNext();) {
+            known.add(((String) all.next()).toLowerCase(Locale.ROOT));
+        }
+        for (Iterator all = options.entrySet().iterator(); all.hasNext();) {
+            Map.Entry entry = (Map.Entry) all.next();
+            String key = ((String) entry.getKey()).toLowerCase(Locale.ROOT);
+            if (!known.contains(key) && !key.startsWith("__")) {
+                result.put(entry.getKey(), entry.getValue());
+            }
+        }
+        return result;
     }
 
     /** The rows with the static partition's values, which Spark hands to its command for SerDe tables beside them. */
