@@ -12,7 +12,7 @@ from twophase.catalogs.jdbc.database import Column, Database
 from twophase.catalogs.jdbc.dependents_sqlite import SQLitePreserver
 from twophase.catalogs.jdbc.mysql import MySQL
 from twophase.catalogs.jdbc.postgresql import PostgreSQL
-from twophase.catalogs.jdbc.sqlite import SQLite
+from twophase.catalogs.jdbc.sqlite import DECIMAL_TEXT, SQLite
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath
 
@@ -230,11 +230,4 @@ def value_of(database: Database, column: Altered) -> str:
         return f"{name} || ' 00:00:00.000000'"
     if not (is_.is_decimal(new) and column.type.upper().startswith("DECIMALTEXT")) or old == new:
         return name
-    if column.before is not None and column.before.type.upper().startswith("DECIMALTEXT"):
-        point = "." if old.scale == 0 and new.scale else ""
-        return f"{name} || '{point}{'0' * (new.scale - old.scale)}'"
-    return f"printf('%.{new.scale}f', {name})" if is_.is_decimal(old) else _integer(name, new.scale)
-
-
-def _integer(name: str, scale: int) -> str:
-    return f"CAST({name} AS TEXT)" + (f" || '.{'0' * scale}'" if scale else "")
+    return f"{DECIMAL_TEXT}({name}, {new.scale})"

@@ -33,6 +33,8 @@ MAIN = "main"
 _EXACT_DIGITS = 15
 #: Values in one INSERT: some hundred save a fifth of the time; every SQLite allows 999.
 _VALUES_AT_ONCE = 250
+#: A function of SQL, of a value and the number of digits behind the point: a decimal as it is stored as a text.
+DECIMAL_TEXT = "twophase_decimal_text"
 #: Names of a row's number, unless a column has them: a column may be a text, and a cut by it leaves out its NULLs.
 _ROW_NUMBERS = ("rowid", "_rowid_", "oid")
 _SPOOL = "partition_rows"
@@ -308,9 +310,7 @@ class SQLite(Database):
         if _is.is_boolean(kind):
             return pa.array([None if v is None else bool(v) for v in values], kind)
         if _is.is_decimal(kind):
-            return pa.array(
-                [None if v is None else Decimal(str(v)).quantize(_step(kind), context=_DIGITS) for v in values], kind
-            )
+            return pa.array([None if v is None else _decimal(v, kind.scale) for v in values], kind)
         if _is.is_timestamp(kind):
             return _timestamps(values, kind)
         if _is.is_date(kind):
@@ -367,8 +367,12 @@ def _insert(connection: sqlite3.Connection, columns: Sequence[list[Any]]) -> Non
         connection.execute(head + ", ".join([row] * (len(rest) // width)), rest)
 
 
-def _step(kind: Any) -> Decimal:
-    return Decimal(1).scaleb(-kind.scale)
+def _decimal(value: Any, scale: int) -> Decimal:
+    return Decimal(str(value)).quantize(Decimal(1).scaleb(-scale), context=_DIGITS)
+
+
+def _decimal_text(value: Any, scale: int) -> str | None:
+    return None if value is None else format(_decimal(value, scale), "f")
 
 
 def _timestamps(values: Sequence[Any], kind: Any) -> pa.Array:
@@ -389,6 +393,7 @@ def _configure(connection: sqlite3.Connection, _: Any) -> None:
     # A commit ends by removing the journal. With less than EXTRA its directory is not synced then, so that a power cut
     # could bring the journal back, and SQLite would undo what it had committed.
     connection.execute("PRAGMA synchronous = EXTRA")
+    connection.create_function(DECIMAL_TEXT, 2, _decimal_text, deterministic=True)
 
 
 def _begin(connection: sa.Connection) -> None:
@@ -445,6 +450,10 @@ def _values(field: pa.Field, column: pa.Array) -> list[Any]:
     if _is.is_timestamp(kind):
         texts = rendering.utc(column).cast(pa.string())
         column = texts if kind.tz is None else pc.binary_join_element_wise(texts, "+00:00", "")
-    elif _is.is_temporal(kind) or _is.is_decimal(kind):
+    elif _is.is_decimal(kind):
+        # Arrow writes small numbers with an exponent.
+        texts = column.cast(pa.string()).to_pylist()
+        return [_decimal_text(text, kind.scale) if text and "E" in text else text for text in texts]
+    elif _is.is_temporal(kind):
         column = column.cast(pa.string())
     return column.to_pylist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -200,6 +201,26 @@ def test_wider_types_keep_their_values_where_the_catalog_allows_them(place: Plac
         ],
     )
     assert [[str(value) for value in row] for row in place.rows(path)] == [["7.0", "1.5000", "2.250", "3"]]
+    catalog.close()
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_a_wider_decimal_of_sqlite_keeps_each_value_and_null(place: Place, path: ObjectPath) -> None:
+    """Also those of the smallest and largest numbers, and of rows that another program has written its way."""
+    catalog = place.catalog(promotion="wide")
+    schema = pa.schema([("short", pa.decimal128(15, 2)), ("long", pa.decimal128(20, 10)), ("n", pa.int64())])
+    given = [(Decimal("9999999999999.97"), Decimal("0.0000001"), 7), (None, None, None)]
+    run(catalog, path, Purpose.CREATE_TABLE_AS, given, schema)
+    assert place.execute("SELECT long FROM daily", path.database) == [("0.0000001000",), (None,)]
+    place.execute("INSERT INTO daily VALUES (2, '2', -3), (2.5, '-1.000E-7', 4)", path.database)
+    wider = [("short", pa.decimal128(20, 4)), ("long", pa.decimal128(24, 12)), ("n", pa.decimal128(21, 1))]
+    catalog.alter_table(path, [retype(name, kind) for name, kind in wider])
+    assert place.rows(path) == [
+        ("9999999999999.9700", "0.000000100000", "7.0"),
+        (None, None, None),
+        ("2.0000", "2.000000000000", "-3.0"),
+        ("2.5000", "-0.000000100000", "4.0"),
+    ]
     catalog.close()
 
 
