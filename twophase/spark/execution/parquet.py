@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
-import threading
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -20,6 +17,7 @@ from twophase.catalogs.files import UNMARKED
 from twophase.catalogs.rows import aligned
 from twophase.model import quote
 from twophase.spark import types
+from twophase.spark.held_settings import HeldSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -32,12 +30,14 @@ _KEY = "twophase_partition"
 _TEXT = 20
 
 #: Settings that the writer reads from the session only: instants as in Iceberg, ids, and dates without rebasing.
-_CONF: Mapping[str, str] = {
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.sql.parquet.fieldId.write.enabled": "true",
-    "spark.sql.parquet.writeLegacyFormat": "false",
-    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
-}
+HELD = HeldSettings(
+    {
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        "spark.sql.parquet.fieldId.write.enabled": "true",
+        "spark.sql.parquet.writeLegacyFormat": "false",
+        "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    }
+)
 
 
 class SparkParquet:
@@ -99,7 +99,7 @@ class SparkParquet:
             writer = writer.option("maxRecordsPerFile", most_rows)
         if partition_key is not None:
             writer = writer.partitionBy(_KEY)
-        with _settings.held(df.sparkSession):
+        with HELD.held(df.sparkSession):
             writer.save(directory)
 
     def sorted(self, df: DataFrame, names: Sequence[str], sort: Sequence[Any]) -> DataFrame:
@@ -140,44 +140,6 @@ def _with_ids(df: DataFrame, schema: pa.Schema) -> DataFrame:
             column = column.cast(field.dataType)
         columns.append(column.alias(field.name, metadata=field.metadata))
     return df.select(*columns)
-
-
-class _Settings:
-    """Session settings that are kept as long as some writer needs them; all writers need the same."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._users: Counter[int] = Counter()
-        self._before: dict[int, dict[str, str | None]] = {}
-
-    @contextmanager
-    def held(self, spark: Any) -> Iterator[None]:
-        """Hold the settings in a session."""
-        key = id(spark)
-        with self._lock:
-            self._users[key] += 1
-            if self._users[key] == 1:
-                self._before[key] = {name: spark.conf.get(name, None) for name in _CONF}
-                for name, value in _CONF.items():
-                    spark.conf.set(name, value)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._users[key] -= 1
-                if not self._users[key]:
-                    del self._users[key]
-                    self._give_back(spark, self._before.pop(key))
-
-    def _give_back(self, spark: Any, before: Mapping[str, str | None]) -> None:
-        for name, value in before.items():
-            if value is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, value)
-
-
-_settings = _Settings()
 
 
 # -- schemas with ids --------------------------------------------------------------------------------------------------

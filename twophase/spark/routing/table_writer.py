@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from twophase.catalogs.hive.metastore import TableWriter
 from twophase.model import quote
+from twophase.spark.held_settings import HeldSettings
 from twophase.spark.jvm.gateway import Jvm
 from twophase.spark.jvm.statements import NameReader
 from twophase.spark.routing.targets import SESSION_CATALOG
 
-_STRICT_MODE = "hive.exec.dynamic.partition.mode"
+#: Hive's strict mode guards the user's inserts, not the staging of a whole table.
+HELD = HeldSettings({"hive.exec.dynamic.partition.mode": "nonstrict"})
 
 
 class SessionTableWriter(TableWriter):
@@ -30,7 +30,7 @@ class SessionTableWriter(TableWriter):
     def insert(self, df: Any, database: str, name: str) -> None:
         # The JVM's writer: the Python one may be routed to twophase.
         target = ".".join(quote(part) for part in (SESSION_CATALOG, database, name))
-        with self._dynamic_partitions():
+        with HELD.held(self._spark):
             if NameReader(Jvm(self._spark)).current_catalog() == SESSION_CATALOG:
                 df._jdf.write().mode("append").insertInto(target)
             else:
@@ -45,16 +45,3 @@ class SessionTableWriter(TableWriter):
             self._spark._jsparkSession.sql(f"INSERT INTO {target} SELECT * FROM {rows}")
         finally:
             self._spark.catalog.dropTempView(rows)
-
-    @contextmanager
-    def _dynamic_partitions(self) -> Iterator[None]:
-        """Disable Hive's strict mode: it guards the user's inserts, not the staging of a whole table."""
-        before = self._spark.conf.get(_STRICT_MODE, None)
-        self._spark.conf.set(_STRICT_MODE, "nonstrict")
-        try:
-            yield
-        finally:
-            if before is None:
-                self._spark.conf.unset(_STRICT_MODE)
-            else:
-                self._spark.conf.set(_STRICT_MODE, before)
