@@ -5,15 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.functions import col
 
 import twophase
+from tests.lakehouse.places import NAME
 from tests.lakehouse.shop import Shop
 from tests.levels import Levels
-from twophase.errors import AtomicityNotSupportedError, CatalogError, SnapshotTooOldError
+from twophase.errors import AtomicityNotSupportedError, CatalogError, SnapshotTooOldError, WriteConflictError
 from twophase.model import Level
 
 spark40_first_cases = True
@@ -124,6 +126,41 @@ def test_rows_of_a_condition_are_replaced_in_one_snapshot(shop: Shop) -> None:
         shop.sql("INSERT INTO @t REPLACE WHERE id = 20 SELECT CAST(raise_error('no such row') AS BIGINT), 1L, 1L")
     shop.sql("EXPLAIN INSERT INTO @t REPLACE WHERE id = 20 SELECT 1L, 1L, 1L").collect()
     assert (shop.rows("t"), levels()) == ([(20, 0, None)], {Level.ATOMIC})
+
+
+@pytest.mark.promise(
+    "lost-updates",
+    "rows of an old DataFrame do not replace what others wrote since, by a condition either",
+    detail=True,
+)
+def test_rows_of_an_old_dataframe_do_not_replace_newer_ones_by_a_condition(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t AS SELECT id, 0L AS n FROM range(3)")
+    old = shop.spark.table(shop.name("t")).where("id < 2").selectExpr("id", "n + 1 AS n")
+    old.writeTo(shop.name("t")).overwrite(col("id") < 2)
+    assert shop.rows("t") == [(0, 1), (1, 1), (2, 0)]
+    shop.sql("INSERT INTO @t REPLACE WHERE id = 2 SELECT id, n + 7 FROM @t WHERE id = 2")
+    for condition in (col("id") < 2, col("id") > 100):  # There may have been such rows.
+        with pytest.raises(WriteConflictError, match=r"t was not written: .*a state that it had before"):
+            old.writeTo(shop.name("t")).overwrite(condition)
+    assert shop.rows("t") == [(0, 1), (1, 1), (2, 7)]
+
+
+def test_an_overwrite_of_a_condition_goes_into_no_other_columns_than_it_was_analysed_with(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.sql("CREATE TABLE @t AS SELECT 1 AS a, 2 AS b")
+    catalog, other = twophase.attach(shop.spark).catalog(NAME), shop.spark.newSession()
+    plan_delete = catalog.plan_delete
+
+    def alter_first(*facts: Any) -> Any:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(other.sql, f"ALTER TABLE {shop.name('t')} ALTER COLUMN b FIRST").result()
+        return plan_delete(*facts)
+
+    monkeypatch.setattr(catalog, "plan_delete", alter_first)
+    with pytest.raises(WriteConflictError, match=r"t was not written.* from a, b to b, a"):
+        shop.sql("INSERT INTO @t REPLACE WHERE a = 1 SELECT 7, 8")
+    assert shop.rows("t") == [(2, 1)]
 
 
 def test_an_overwrite_of_a_condition_adds_columns_where_the_table_takes_them(shop: Shop) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 from twophase.catalog import Catalog, TwoPhaseCatalogTable
 from twophase.catalogs.hive.catalog import HiveCatalog
-from twophase.errors import WriteConflictError
 from twophase.model import ObjectPath, Purpose
 from twophase.redaction import logger
 from twophase.spark import active
@@ -15,6 +14,7 @@ from twophase.spark.attached import AttachedSession
 from twophase.spark.jvm.partitions import path_of
 from twophase.spark.jvm.scans import lists_the_same, session_tables
 from twophase.spark.versions_read import states_read
+from twophase.transactions.failures import rows_read_before
 from twophase.transactions.transaction import Transaction
 
 _log = logger("twophase.spark")
@@ -78,13 +78,7 @@ def require_as_read(session: AttachedSession, participant: TwoPhaseCatalogTable,
         moved = catalog.version_of(table.location, table.stamp) != catalog.table_version(target)
         files = None if moved else table.files()
         if moved or not (files is None or lists_the_same(session.jvm, files)):
-            raise WriteConflictError(
-                f"Table {catalog.name}.{target} was not written: its new rows were read of a state that it had before "
-                "another writer changed it.",
-                path=target,
-                transaction_id=participant.transaction_id,
-                hint="Make the DataFrame anew, and run the statement again: it will see the new state.",
-            )
+            raise rows_read_before(f"{catalog.name}.{target}", participant.transaction_id)
 
 
 def _merges(participant: TwoPhaseCatalogTable) -> bool:

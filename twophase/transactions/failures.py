@@ -197,6 +197,17 @@ def changed_since_read(name: str, transaction_id: str, changes: Sequence[Change]
     )
 
 
+def rows_read_before(name: str, transaction_id: str | None = None) -> WriteConflictError:
+    """The error for rows that were read of a state of their own table that it no longer has."""
+    return WriteConflictError(
+        f"Table {name} was not written: its new rows were read of a state that it had before another writer changed "
+        "it.",
+        path=name,
+        transaction_id=transaction_id,
+        hint="Make the DataFrame anew, and run the statement again: it will see the new state.",
+    )
+
+
 def columns_changed_since(name: str, transaction_id: str, changes: Sequence[Change]) -> WriteConflictError:
     """The error for rows that would go into other columns than those that their transaction sees."""
     return WriteConflictError(

@@ -28,7 +28,9 @@ from twophase.spark.jvm.gateway import CATALOG
 from twophase.spark.jvm.parquet import table_frame
 from twophase.spark.staged import staged_table
 from twophase.spark.statement import StatementContext, open_statement, run_statement
+from twophase.spark.versions_read import version_read
 from twophase.transactions.driver import concerning
+from twophase.transactions.failures import rows_read_before
 
 # ruff: noqa: N802
 
@@ -74,7 +76,30 @@ class DeletableTable(_Truncatable, WriteTable):
                 path=self._path,
                 hint="Compare columns with values; or DELETE FROM and INSERT INTO in one twophase.transaction.",
             )
-        return lambda df, _: replace_where(self._session, self._catalog, self._path, rows, conditions, df)
+        return lambda df, _: self._replace_where(rows, conditions, df)
+
+    def _replace_where(self, rows: TableDefinition, predicates: Sequence[Any], df: Any) -> None:
+        """Replace the rows that match all predicates by others, which need not: one statement, and one publish."""
+        context = StatementContext.of(self._session)
+        plan = _plan(self._catalog, self._path, predicates)
+        if context.joined is None or context.joined.merging is None:  # Else the end of the block compares.
+            self._require_as_read(plan, df)
+        definition = self._catalog.load_table(self._path)
+        kept = _kept(self._session, self._catalog, self._path, plan, predicates)
+        if kept is not None and MERGE_SCHEMA in rows.options:  # Spark has then left the columns as the rows have them.
+            df = df.unionByName(kept, allowMissingColumns=True)
+            rows = replace(rows, schema=types.to_arrow_schema(df.schema))
+        elif kept is not None:
+            df = df.union(kept)
+        scope = OverwriteScope(files=plan.files, version=plan.version)
+        purpose, columns = Purpose.INSERT_OVERWRITE, None if self._brings else self._definition.schema.names
+        statement = open_statement(context, self._catalog, self._path, rows, purpose, scope, columns=columns)
+        run_statement(self._session, statement, df, lambda: definition)
+
+    def _require_as_read(self, plan: Deletion, df: Any) -> None:
+        """Refuse rows that were read of another state of this table than the one whose rows they replace."""
+        if version_read(self._jvm, df, self._catalog, self._path) not in (None, plan.version):
+            raise rows_read_before(self.name())
 
     def canDeleteWhere(self, predicates: Any) -> bool:
         with thrown_to_spark(self._jvm):
@@ -127,40 +152,6 @@ def delete(session: AttachedSession, catalog: Catalog, path: ObjectPath, predica
     kept = _kept(session, catalog, path, plan, predicates)
     rows: Any = definition.schema.empty_table() if kept is None else kept
     replace_rows(session, catalog, path, definition, OverwriteScope(files=plan.files, version=plan.version), rows)
-
-
-def replace_where(
-    session: AttachedSession,
-    catalog: Catalog,
-    path: ObjectPath,
-    rows: TableDefinition,
-    predicates: Sequence[Any],
-    df: Any,
-) -> None:
-    """Replace the rows that match all predicates: one statement, and one publish.
-
-    Parameters
-    ----------
-    session : AttachedSession
-    catalog : Catalog
-    path : ObjectPath
-    rows : TableDefinition
-        The schema of the new rows, and the options of their writer.
-    predicates : sequence of Java ``Predicate``
-    df : pyspark.sql.DataFrame
-        The new rows; they need not match the predicates.
-    """
-    plan = _plan(catalog, path, predicates)
-    definition = catalog.load_table(path)
-    kept = _kept(session, catalog, path, plan, predicates)
-    if kept is not None and MERGE_SCHEMA in rows.options:  # Spark has then left the columns as the rows have them.
-        df = df.unionByName(kept, allowMissingColumns=True)
-        rows = replace(rows, schema=types.to_arrow_schema(df.schema))
-    elif kept is not None:
-        df = df.union(kept)
-    scope = OverwriteScope(files=plan.files, version=plan.version)
-    statement = open_statement(StatementContext.of(session), catalog, path, rows, Purpose.INSERT_OVERWRITE, scope)
-    run_statement(session, statement, df, lambda: definition)
 
 
 def _kept(
