@@ -20,7 +20,7 @@ import tenacity
 from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import SQLAlchemyError
 
-from twophase.catalogs.jdbc import rendering
+from twophase.catalogs.jdbc import defaults, rendering
 from twophase.catalogs.jdbc.database import Column, Database
 from twophase.catalogs.jdbc.generic_types import (
     arrow_type,
@@ -191,6 +191,7 @@ class Generic(Database):
                 bool(facts.get("nullable", True)),
                 facts.get("comment") or None,
                 "computed" in facts,
+                _default(facts),
             )
             for facts in found
         ]
@@ -314,13 +315,17 @@ class DuckDB(Generic):
     def columns(self, connection: sa.Connection, table: ObjectPath) -> list[Column]:
         found = connection.execute(
             sa.text(
-                "SELECT column_name, data_type, is_nullable = 'YES' FROM information_schema.columns "
+                "SELECT column_name, data_type, is_nullable = 'YES', COALESCE(is_generated, '') = 'ALWAYS', "
+                "NULLIF(column_default, 'NULL') FROM information_schema.columns "
                 "WHERE table_catalog = current_database() AND table_schema = :schema AND table_name = :name "
                 "ORDER BY ordinal_position"
             ),
             {"schema": table.database, "name": table.name},
         )
-        return [Column(name, kind, duckdb_arrow_type(kind), bool(nullable)) for name, kind, nullable in found]
+        return [
+            Column(name, kind, duckdb_arrow_type(kind), nullable, generated=generated, default=default)
+            for name, kind, nullable, generated, default in found
+        ]
 
     def primary_key(self, connection: sa.Connection, table: ObjectPath) -> list[str]:
         found = connection.scalar(
@@ -331,6 +336,14 @@ class DuckDB(Generic):
             {"schema": table.database, "name": table.name},
         )
         return [str(name) for name in found or ()]
+
+
+def _default(facts: Mapping[str, Any]) -> str | None:
+    """The default of a column as its dialect describes it; of a number that the database counts, dialects have none."""
+    if facts.get("identity") or facts.get("autoincrement") is True:
+        return "auto"
+    default = facts.get("default")
+    return None if default is None or defaults.is_null(str(default)) else str(default)
 
 
 _SYSTEM = {"information_schema", "pg_catalog", "sys", "mysql", "performance_schema"}

@@ -319,7 +319,8 @@ class Member(TwoPhaseCatalogTable):
         places = self.places if target == self.path and self.places is not None else {}
         into = {name: places.get(name) if places else name for name in (*self.columns, WAITING)}
         names = {name: place for name, place in into.items() if place in known and place is not None}
-        insert = defaults.insert if self.may_wait and target == self.path else defaults.copy
+        waits = self.may_wait and target == self.path and defaults.any_waits(database, connection, source)
+        insert = defaults.insert if waits else defaults.copy
         insert(database, connection, source, target, names)
 
     @property

@@ -18,6 +18,7 @@ from tests.jdbc.conftest import make_place
 from tests.jdbc.places import Place, ordered
 from tests.jdbc.statements import ROWS, SCHEMA, offer, read, run, stage, table
 from tests.jdbc.test_altering import add, comment, drop, rename, retype
+from tests.jdbc.test_defaults import insert
 from twophase.catalog.reading import Filter
 from twophase.catalogs.jdbc import JdbcCatalog
 from twophase.catalogs.jdbc.generic import Abilities, Generic
@@ -249,6 +250,24 @@ def test_what_a_replace_loses_is_named(place: Place, catalog: JdbcCatalog, path:
     replaced = run(catalog, path, REPLACE, WIDER_ROWS, WIDER)
     lost = " ".join(replaced.document["lost"])
     assert "default" in lost and "key" in lost
+
+
+def test_the_database_gives_the_values_of_columns_that_an_insert_leaves_out(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath
+) -> None:
+    kind = "VIRTUAL" if place.kind == "duckdb" else "STORED"
+    place.execute(
+        f"CREATE TABLE {place.name(path)} (id BIGINT, n INT DEFAULT 7, made TIMESTAMP NULL DEFAULT CURRENT_TIMESTAMP, "
+        f"more INT DEFAULT NULL, twice INT GENERATED ALWAYS AS (n * 2) {kind})"
+    )
+    assert catalog.column_defaults(path) == {"n": "CAST('7' AS INT)", "made": None}
+    moment = datetime.datetime(2026, 1, 1)
+    insert(
+        catalog, path, (1, 7, None, None, None, '["made"]'), (2, 8, moment, None, None, None), (3, 9, None, *[None] * 3)
+    )
+    rows = sorted(place.rows(path))
+    assert [(row[0], row[1], *row[3:]) for row in rows] == [(1, 7, None, 14), (2, 8, None, 16), (3, 9, None, 18)]
+    assert rows[0][2] > moment and (rows[1][2], rows[2][2]) == (moment, None)
 
 
 @TRANSACTIONAL
