@@ -301,3 +301,16 @@ def test_a_streaming_query_over_partitions_that_have_moved_is_refused(spark: Spa
     spark.sql("INSERT OVERWRITE t PARTITION (d = 'x') VALUES (2)")
     with pytest.raises(AtomicityNotSupportedError, match="reads files by their place"):
         spark.readStream.table("t")
+
+
+@pytest.mark.parametrize("text", ["INSERT INTO b SELEC 1", "INSERT INTO b SELECT :missing"])
+def test_the_error_of_a_statement_is_not_that_of_the_one_before(spark: SparkSession, text: str) -> None:
+    """Stock Spark would refuse the first one."""
+    spark.sql("CREATE TABLE b USING parquet CLUSTERED BY (id) INTO 4 BUCKETS AS SELECT 1 AS id")
+    spark.sql("INSERT OVERWRITE b SELECT * FROM b")
+    with pytest.raises(AnalysisException) as caught:
+        spark.sql(text)
+    assert caught.value.getCondition() in ("PARSE_SYNTAX_ERROR", "UNBOUND_SQL_PARAMETER")
+    spark.sql("INSERT OVERWRITE b SELECT * FROM b")
+    with pytest.raises(AnalysisException, match="missing"):
+        spark.range(1).write.insertInto("missing")

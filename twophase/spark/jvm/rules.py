@@ -73,8 +73,13 @@ class PlanRules:
         """Drop what is known of a transaction that has ended."""
         self._tables.end(transaction_id)
 
-    def analyze_routed(self) -> bool:
+    def analyze_routed(self, since: float) -> bool:
         """Analyse again, without the rules, the last routed statement of this thread.
+
+        Parameters
+        ----------
+        since : float
+            When the statement began, in seconds of Unix time: an earlier one is none of its.
 
         Returns
         -------
@@ -86,7 +91,7 @@ class PlanRules:
         pyspark.errors.PySparkException
             Spark's own error for it.
         """
-        return bool(self._rules.analyzeRouted())
+        return bool(self._rules.analyzeRouted(int(since * 1000)))
 
     def is_bypassed(self) -> bool:
         """Return whether Spark may use its experimental single-pass resolver, which ignores the rules of extensions."""

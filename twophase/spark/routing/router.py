@@ -8,6 +8,7 @@ messages.
 from __future__ import annotations
 
 import re
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -147,6 +148,7 @@ class Router:
         instead : callable, optional
             The call that makes stock Spark do the same, if it is another one.
         """
+        since = time.time()
         try:
             with interruptible(self.session.tracker):
                 return run()
@@ -154,7 +156,7 @@ class Router:
             if _has_begun(error):
                 raise
             refused: Exception = error
-        was_routed = self._refused_by_spark(refused)
+        was_routed = self._refused_by_spark(refused, since)
         if not isinstance(refused, AtomicityNotSupportedError):
             raise refused
         if is_script:
@@ -165,8 +167,8 @@ class Router:
         with self.rules.off():
             return (instead or run)()
 
-    def _refused_by_spark(self, refused: Exception) -> bool:
-        """Raise Spark's own error for a routed statement that was refused, if Spark refuses it, too.
+    def _refused_by_spark(self, refused: Exception, since: float) -> bool:
+        """Raise Spark's own error for a statement routed since a time that was refused, if Spark refuses it, too.
 
         Returns
         -------
@@ -176,7 +178,7 @@ class Router:
         if self.in_transaction():
             return isinstance(refused, AtomicityNotSupportedError)
         try:
-            return self.rules.analyze_routed()
+            return self.rules.analyze_routed(since)
         except ConfigurationError:  # a Spark version that cannot detect it
             return False
         except PySparkException as error:

@@ -40,9 +40,9 @@ public final class Routing {
         return tables;
     }
 
-    /** Lets Spark itself analyse, but not run, the last routed statement of this thread, if any. */
-    public boolean analyzeRouted() {
-        return names.analyzeRouted();
+    /** Lets Spark itself analyse, but not run, what this thread has routed since a time, if anything. */
+    public boolean analyzeRouted(long since) {
+        return names.analyzeRouted(since);
     }
 
     /** Whether Spark may analyse a query by its experimental resolver, without the rules of extensions. */

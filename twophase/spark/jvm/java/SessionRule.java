@@ -23,7 +23,7 @@ public abstract class SessionRule extends Rule {
     private static final String OFF = "twophase.routing.off";
     private static final Method SCRIPT = script();
     private static final ObjectMapper JSON = new ObjectMapper();
-    /** This thread's last routed statement, in its original form: Spark may refuse it with its own error. */
+    /** This thread's last routed statement, in its original form, and when: Spark may refuse it with its own error. */
     private static final ThreadLocal REFUSABLE = new ThreadLocal();
 
     protected final BiFunction python;
@@ -62,11 +62,11 @@ public abstract class SessionRule extends Rule {
         return context.getLocalProperty(OFF) != null;
     }
 
-    /** Lets Spark itself analyse, but not run, the last routed statement of this thread, if any. */
-    public boolean analyzeRouted() {
+    /** Lets Spark itself analyse, but not run, what this thread has routed since a time, if anything. */
+    public boolean analyzeRouted(long since) {
         Object[] routed = (Object[]) REFUSABLE.get();
         REFUSABLE.remove();
-        if (routed == null || routed[0] != session) {
+        if (routed == null || routed[0] != session || ((Long) routed[2]).longValue() < since) {
             return false;
         }
         context.setLocalProperty(OFF, "true");
@@ -118,7 +118,7 @@ public abstract class SessionRule extends Rule {
     /** Remembers a statement that Spark may refuse or run itself: no part of a script, as others ran before it. */
     protected void remember(LogicalPlan plan) {
         if (!isInScript()) {
-            REFUSABLE.set(new Object[] {session, plan});
+            REFUSABLE.set(new Object[] {session, plan, Long.valueOf(System.currentTimeMillis())});
         }
     }
 
