@@ -539,8 +539,8 @@ class HiveCatalog(
     def remove_leftovers(self, leftovers: Sequence[Leftover]) -> list[Exception | None]:
         return list(self._housekeeping.remove(leftovers))
 
-    def partitions_sought(self, path: ObjectPath) -> None:
-        self._housekeeping.partitions_sought(self.canonical(path))
+    def partitions_sought(self, path: ObjectPath, partitions: Sequence[Mapping[str, str | None]] | None = None) -> None:
+        self._housekeeping.partitions_sought(self.canonical(path), partitions)
 
     def table_dropped(self, path: ObjectPath) -> None:
         self._housekeeping.free_default_location(self.canonical(path))

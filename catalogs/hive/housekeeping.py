@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from twophase.catalog import Leftover
+from twophase.catalog.spark_columns import declared_type, spark_field
 from twophase.catalogs.files import Entry, Files, base_name, data_entries, is_below, join, parent
 from twophase.catalogs.hive import identity, layout
 from twophase.catalogs.hive.references import LazyReferences, References, distinct
@@ -22,6 +24,13 @@ STAGING, VERSION, METADATA = "staging", "version", "metadata"
 UNMARKED = "not all of it was replaced: its table was dropped, or is not to be seen from here"
 #: Maximum number of attempts to list a database whose tables are created and dropped meanwhile.
 LOOKS = 3
+
+#: By type of a partition column, texts that are in directory names as in statements.
+_PLAIN = {
+    **dict.fromkeys(("byte", "short", "integer", "long"), "0|-?[1-9][0-9]*"),
+    "string": "(?s:.+)",
+    "date": "[0-9]{4}-[0-9]{2}-[0-9]{2}",
+}
 
 _Found = TypeVar("_Found")
 
@@ -305,17 +314,20 @@ class Housekeeping:
 
     # -- partition discovery -------------------------------------------------------------------------------------
 
-    def partitions_sought(self, path: ObjectPath) -> None:
+    def partitions_sought(self, path: ObjectPath, partitions: Sequence[Mapping[str, str | None]] | None = None) -> None:
         """Remove replaced partitions below a table's directory; readers in flight lose them, as in stock Spark."""
         table = self._store.find(path)
         if table is None or table.kind != MANAGED or not table.partitioned:
             return
-        files, home = self._store.files, str(table.location)
-        entries = files.list(home, links=False)
-        used = References([home, *self._store.metastore.partition_locations(Located.of(table))])
-        left = [directory for directory in _marked(home, entries) if not used.hold(directory)]
-        rows = (join(home, entry.name) for entry in data_entries(entries))
-        if left and any(is_below(row, directory) for row in rows for directory in left):
+        files = self._store.files
+        entries = {place: files.list(place, links=False) for place in _sought(table, partitions)}
+        marked = [directory for place, found in entries.items() for directory in _marked(place, found)]
+        if not marked:
+            return
+        used = References([str(table.location), *self._store.metastore.partition_locations(Located.of(table))])
+        left = [directory for directory in marked if not used.hold(directory)]
+        rows = [join(place, entry.name) for place, found in entries.items() for entry in data_entries(found)]
+        if any(is_below(row, directory) for row in rows for directory in left):
             used = self._all_references()  # Another writer may have created a table over them.
         for directory in left:
             if not used.hold(directory):
@@ -362,6 +374,28 @@ class Housekeeping:
             for directory in sorted((e.name for e in files.list(home) if not e.is_file), key=lambda n: -n.count("/")):
                 files.remove_if_empty(join(home, directory))
             files.remove_if_empty(home)
+
+
+def _sought(table: HiveTable, partitions: Sequence[Mapping[str, str | None]] | None) -> list[str]:
+    """Directories of the partitions that a statement names; the table's own if any of these is not known beforehand."""
+    home, keys = str(table.location), [_plain_key(table, values) for values in partitions or ()]
+    known = [layout.partition_name(key, table.partition_columns) for key in keys if key is not None]
+    return [join(home, name) for name in known] if known and len(known) == len(keys) else [home]
+
+
+def _plain_key(table: HiveTable, values: Mapping[str, str | None]) -> tuple[str, ...] | None:
+    """Key of a partition that a statement names; None if its directory may have another name.
+
+    Spark converts a text to the type of its column first: the partition of ``'01'`` is ``k=1``. And a metastore, which
+    knows no capitals, makes some of the directories itself.
+    """
+    texts, key = {column.lower(): text or "" for column, text in values.items()}, []
+    for column in table.partition_columns:
+        kind, text = declared_type(spark_field(table.schema.field(column))), texts.get(column, "")
+        if not re.fullmatch(_PLAIN.get(kind, "(?!)"), text):
+            return None
+        key.append(text)
+    return tuple(key)
 
 
 def _marked(directory: str, entries: Iterable[Entry]) -> Iterator[str]:

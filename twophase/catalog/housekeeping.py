@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from twophase.catalog.base import Catalog
 from twophase.catalog.services import Leftover
@@ -108,15 +108,18 @@ class SupportsExternalChanges(Catalog):
         """
 
     @abstractmethod
-    def partitions_sought(self, path: ObjectPath) -> None:
+    def partitions_sought(self, path: ObjectPath, partitions: Sequence[Mapping[str, str | None]] | None = None) -> None:
         """Remove superseded files from a table's directory before the host searches it for partitions. Idempotent.
 
-        Called before the host runs ``ADD PARTITION``, ``MSCK REPAIR TABLE``, ``RECOVER PARTITIONS`` or a rename of a
-        partition, bypassing the catalog.
+        Called before the host runs ``ADD PARTITION``, ``MSCK REPAIR TABLE``, ``RECOVER PARTITIONS``, ``LOAD DATA`` or a
+        rename of a partition, bypassing the catalog.
 
         Parameters
         ----------
         path : ObjectPath
+        partitions : sequence of mapping, optional
+            The only partitions that may be found: for each column the text that the statement has, which need not be
+            that of the directory's name. By default, all.
 
         Raises
         ------

@@ -30,8 +30,8 @@ from twophase.spark.write_hints import stated_as
 from twophase.transactions import failures
 
 Facts = Mapping[str, Any]
-#: Commands that look for partitions below a table's directory: ADD PARTITION and similar ones.
-_FINDS_PARTITIONS = ("AddPartitions", "RenamePartitions", "RecoverPartitions", "RepairTable")
+#: Commands that find partitions below a table's directory, or make one where files may be: ADD PARTITION and others.
+_FINDS_PARTITIONS = ("AddPartitions", "RenamePartitions", "RecoverPartitions", "RepairTable", "LoadData")
 #: Commands by which Spark itself takes rows of a session table away, or replaces them. Others only add some, and often
 #: find none.
 _CHANGES_ROWS = ("DropPartitions", "RenamePartitions", "TruncateTable", "TruncatePartition", "LoadData")
@@ -291,14 +291,15 @@ class Answers(JavaCallable):
         )
         raise Unsupported(problem, f"Read {name} itself")
 
-    def _spark_changes(self, node: str, target: Target | None) -> None:
+    def _spark_changes(self, facts: Facts, target: Target | None) -> None:
         """Let a session table's catalog and the timeline know that Spark itself is about to change it."""
         found = self._targets.existing(target) if target is not None and target.via_session_catalog else None
         if target is None or found is None or found.provider is None:
             return
-        if node in _FINDS_PARTITIONS and isinstance(target.catalog, SupportsExternalChanges):
-            target.catalog.partitions_sought(target.path)  # Replaced partitions must not be found there.
-        if node in _CHANGES_ROWS:
+        if facts["node"] in _FINDS_PARTITIONS and isinstance(target.catalog, SupportsExternalChanges):
+            # Replaced partitions must not be found there.
+            target.catalog.partitions_sought(target.path, facts["partitions"] or None)
+        if facts["node"] in _CHANGES_ROWS:
             rows_change(self._session, target.catalog, target.path)
 
     def _command(self, facts: Facts) -> None:
@@ -311,7 +312,7 @@ class Answers(JavaCallable):
             if change is not None:
                 active.to_join(self._session)  # It refuses a change inside the transaction of another session.
             if node in (*_FINDS_PARTITIONS, *_CHANGES_ROWS) and parts:
-                self._spark_changes(node, self._targets.resolve(parts, views=True, names=names))
+                self._spark_changes(facts, self._targets.resolve(parts, views=True, names=names))
             return
         if node in ("ShowTables", "ShowTablesExtended"):
             self._router.lists_tables(parts, facts["pattern"], extended=node == "ShowTablesExtended")

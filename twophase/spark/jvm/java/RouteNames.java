@@ -26,6 +26,7 @@ import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import scala.Option;
+import scala.jdk.javaapi.CollectionConverters;
 
 /** Renames the targets of statements, and inside a transaction their sources, to names in a twophase catalog. */
 public final class RouteNames extends SessionRule {
@@ -116,7 +117,23 @@ public final class RouteNames extends SessionRule {
         facts.put("saves", Boolean.valueOf(context.getLocalProperty(HINTS) != null));
         facts.put("temporary", Boolean.valueOf(isTemporary(plan)));
         facts.put("pattern", has(plan, "pattern") ? text(get(plan, "pattern")) : null);
+        facts.put("partitions", partitions(plan, kind));
         ask(facts);
+    }
+
+    /** The partitions that a command of Spark's own adds, or may add, each as it states it; none if it says of none. */
+    private static List partitions(LogicalPlan plan, String kind) {
+        List found = new ArrayList();
+        if (kind.equals("AddPartitions")) {
+            for (Iterator all = listed(get(plan, "parts")).iterator(); all.hasNext();) {
+                found.add(get((TreeNode) all.next(), "spec", Map.class));
+            }
+        } else if (kind.equals("RenamePartitions")) {
+            found.add(get((TreeNode) get(plan, "to"), "spec", Map.class));
+        } else if (kind.equals("LoadData") && ((Option) get(plan, "partition")).isDefined()) {
+            found.add(CollectionConverters.asJava((scala.collection.Map) ((Option) get(plan, "partition")).get()));
+        }
+        return found;
     }
 
     /** Whether a table is created that is decided as a write: from a query or, inside a transaction, from nothing. */
