@@ -14,6 +14,8 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import NestedField, UnknownType
 
+from twophase.catalogs.lakehouse.manifests import last_seen
+
 #: Names of metadata tables, which follow the table's name.
 INSPECTIONS = ("history", "snapshots", "files", "manifests", "partitions", "refs", "metadata_log_entries")
 
@@ -50,8 +52,8 @@ def _over(table: Table, metadata: TableMetadata) -> Table:
 def _column(metadata: TableMetadata, source: int) -> NestedField:
     """A column or nested field, as it was last defined, as a top-level column named by its id."""
     schemas = sorted(metadata.schemas, key=lambda schema: schema.schema_id)
-    found = [schema.find_type(source) for schema in (*schemas, metadata.schema()) if source in schema.field_ids]
-    return NestedField(source, f"_{source}", found[-1] if found else UnknownType(), required=False)
+    known = last_seen([*schemas, metadata.schema()], source)
+    return known or NestedField(source, f"_{source}", UnknownType(), required=False)
 
 
 def _named_apart(metadata: TableMetadata) -> Iterator[PartitionSpec]:

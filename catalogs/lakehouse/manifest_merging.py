@@ -69,9 +69,12 @@ class _Producer:
         self.snapshot_id = work.snapshot_id
 
     def can_write(self, manifest: ManifestFile) -> bool:
-        """Return True if the source columns of the manifest's partition spec still exist."""
+        """Return True if the source columns of the manifest's partition spec are known."""
         spec = self._work.specs.get(manifest.partition_spec_id)
-        return spec is not None and all(field.source_id in self._work.schema.field_ids for field in spec.fields)
+        if spec is None:
+            return False
+        known = self._work.schema_of(spec.spec_id).field_ids
+        return all(field.source_id in known for field in spec.fields)
 
     def spec(self, spec_id: int) -> PartitionSpec:
         return self._work.specs[spec_id]

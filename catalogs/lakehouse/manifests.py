@@ -25,6 +25,7 @@ from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.table import TableProperties
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import TOTAL_DATA_FILES, TOTAL_DELETE_FILES, Snapshot
+from pyiceberg.types import NestedField
 from pyiceberg.utils.concurrent import ExecutorFactory
 
 from twophase.catalogs.lakehouse.errors import reading_manifests
@@ -173,6 +174,12 @@ def has_deletes(manifests: Iterable[ManifestFile]) -> bool:
     )
 
 
+def last_seen(schemas: Sequence[IcebergSchema], source: int) -> NestedField | None:
+    """A column or nested field as the last schema that has it defines it, as a top-level column named by its id."""
+    found = [schema.find_type(source) for schema in schemas if source in schema.field_ids]
+    return NestedField(source, f"_{source}", found[-1], required=False) if found else None
+
+
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
@@ -187,6 +194,8 @@ class Work:
     place : Place
     schema : pyiceberg.schema.Schema
     specs : mapping of int to pyiceberg.partitioning.PartitionSpec
+    earlier : sequence of pyiceberg.schema.Schema
+        Schemas that the table has had, oldest first: an older partitioning may be by a column that it has lost.
     snapshot_id : int
         Id of the snapshot that will refer to them.
     properties : mapping of str to str
@@ -198,15 +207,23 @@ class Work:
     place: Place
     schema: IcebergSchema
     specs: Mapping[int, PartitionSpec]
+    earlier: Sequence[IcebergSchema]
     snapshot_id: int
     properties: Mapping[str, str]
     kept: str = "k"
 
     def writer(self, spec_id: int, location: str) -> ManifestWriter:
-        output = self.io.new_output(location)
+        output, schema = self.io.new_output(location), self.schema_of(spec_id)
         return write_manifest(
-            FORMAT_VERSION, self.specs[spec_id], self.schema, output, self.snapshot_id, codec(self.properties)
+            FORMAT_VERSION, self.specs[spec_id], schema, output, self.snapshot_id, codec(self.properties)
         )
+
+    def schema_of(self, spec_id: int) -> IcebergSchema:
+        """The schema, with the columns of a partitioning that the table has lost, as far as they are known."""
+        sources = {field.source_id for field in self.specs[spec_id].fields}
+        found = [last_seen(self.earlier, source) for source in sorted(sources - set(self.schema.field_ids))]
+        lost = [column for column in found if column is not None]
+        return IcebergSchema(*self.schema.fields, *lost, schema_id=self.schema.schema_id) if lost else self.schema
 
     def add(self, spec_id: int, files: Sequence[DataFile]) -> list[ManifestFile]:
         """Write a manifest of new files."""

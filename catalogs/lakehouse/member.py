@@ -155,7 +155,8 @@ class Member(TwoPhaseCatalogTable):
         """The settings for writing manifests; with ``rebased``, under names that no earlier try has used."""
         specs = {self.spec.spec_id: self.spec} | (dict(metadata.specs()) if metadata else {})
         kept = f"k{secrets.token_hex(4)}-" if rebased else "k"
-        return Work(self.io, self.place, to_iceberg(self.schema), specs, self.snapshot_id, self.properties, kept)
+        schema, earlier = to_iceberg(self.schema), metadata.schemas if metadata else ()
+        return Work(self.io, self.place, schema, specs, earlier, self.snapshot_id, self.properties, kept)
 
     # -- what it changes -----------------------------------------------------------------------------------------
 

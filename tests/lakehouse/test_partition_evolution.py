@@ -114,3 +114,24 @@ def test_a_table_that_lost_rows_before_its_partitioning_changed_is_written_on(sh
         shop.sql(f"INSERT INTO @t VALUES ({number})")
     assert shop.rows("t") == [(3,), (4,), (5,)]
     assert shop.read("SELECT * FROM @t.manifests WHERE added_data_files_count + existing_data_files_count = 0") == []
+
+
+@pytest.mark.promise("evolution", "rows go from a table that was partitioned by a column that it has lost", detail=True)
+def test_rows_of_files_that_are_partitioned_by_a_dropped_column_are_replaced(shop: Shop) -> None:
+    shop.sql(
+        "CREATE TABLE @t (id BIGINT, p STRING, d DATE) PARTITIONED BY (p, days(d)) "
+        "TBLPROPERTIES ('commit.manifest.min-count-to-merge' = '2')"
+    )
+    shop.sql("INSERT INTO @t SELECT id, CAST(id % 2 AS STRING), DATE'2026-01-01' FROM range(4)")
+    shop.sql("INSERT INTO @t VALUES (4, 'x', DATE'2026-01-02')")
+    for change in ("DROP PARTITION FIELD p", "DROP PARTITION FIELD days(d)", "DROP COLUMNS (p, d)"):
+        shop.sql(f"ALTER TABLE @t {change}")
+    shop.sql("DELETE FROM @t WHERE id = 3")
+    shop.sql("INSERT INTO @t VALUES (5)")
+    assert shop.rows("t", but={"iceberg-rust"}) == [(0,), (1,), (2,), (4,), (5,)]  # It knows no lost columns.
+    # The manifests that remain say in which partitions their files were.
+    assert shop.read("SELECT partition.p FROM @t.files WHERE spec_id = 0 ORDER BY 1") == [("0",), ("x",)]
+    shop.sql("INSERT OVERWRITE @t VALUES (6)")
+    assert shop.rows("t") == [(6,)]
+    shop.sql("TRUNCATE TABLE @t")
+    assert shop.rows("t") == []
