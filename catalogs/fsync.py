@@ -77,7 +77,7 @@ class SyncedDirectories:
         now = {path: _state_of(path) for path in directories}
         changed = {path: state for path, state in now.items() if state is None or state != self._states.get(path)}
         at = time.time()
-        sync(chain(changed, paths))
+        sync(chain(map(os.path.realpath, changed), paths))  # Of a link to a directory, that directory is meant.
         if len(self._states) > MOST_SYNCED:
             self._states = {}
         self._states |= {path: state for path, state in changed.items() if state is not None and state.is_settled(at)}

@@ -254,8 +254,8 @@ class Files:
         locations : str
             Locations that do not exist are skipped.
         below : str, optional
-            The nearest directory above them that already existed: directories in between are made durable, too. By
-            default, the parent directory of each.
+            The nearest directory above them that already existed: directories in between are made durable, too; and all
+            above a location that is not below it. By default, the parent directory of each.
         documents : collection of str
             Names of files for which :meth:`write_json` has waited: what is in them is durable already.
 
@@ -274,7 +274,7 @@ class Files:
         ----------
         locations : str
         below : str, optional
-            As in :meth:`persist`.
+            As in :meth:`persist`; of a location that is not below it, the parent directory.
         """
         for store, paths in self._by_store(locations):
             store.persist_names(paths, self._above(store, below))

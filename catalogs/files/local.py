@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 
 from pyarrow import fs
 
@@ -160,7 +161,9 @@ class LocalStore(ArrowStore):
         if self._durable:
             local = tuple(paths)
             within = (name for path in local for name in fsync.tree(path) if posixpath.basename(name) not in written)
-            self._synced.sync((name for path in local for name in _leading_to(path, above)), within)
+            # Of a place that is not below it, such as a LOCATION of the user's, any directory may be new.
+            tops = [above if above is None or _is_above(above, path) else _mount_of(path) for path in local]
+            self._synced.sync(chain.from_iterable(map(_leading_to, local, tops)), within)
 
     def persist_names(self, paths: Iterable[str], above: str | None) -> None:
         if self._durable:
@@ -193,8 +196,19 @@ def _without_links(top: str, recursive: bool) -> Iterator[Entry]:
 def _leading_to(path: str, above: str | None) -> list[str]:
     """The directories above a path, up to and including ``above``; only its parent if there is no such directory."""
     found = [posixpath.dirname(path)]
-    if above is None or not path.startswith(above.rstrip("/") + "/"):
+    if above is None or not _is_above(above, path):
         return found
     while found[-1] != above.rstrip("/") and found[-1] != "/":
         found.append(posixpath.dirname(found[-1]))
     return found
+
+
+def _mount_of(path: str) -> str:
+    """The directory above a path at which its file system is mounted."""
+    while not os.path.ismount(path):
+        path = posixpath.dirname(path)
+    return path
+
+
+def _is_above(above: str, path: str) -> bool:
+    return path.startswith(above.rstrip("/") + "/")

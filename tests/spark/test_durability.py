@@ -151,6 +151,25 @@ def test_each_staged_file_and_its_directories_are_synced_before_the_decision(
     assert missing == [[]]
 
 
+@pytest.mark.promise("power-cut", "directories that a LOCATION makes are synced before the decision", detail=True)
+def test_the_new_directories_above_a_location_are_synced_before_the_decision(
+    spark: SparkSession, synced: set[Path], tmp_path: Path
+) -> None:
+    at_decision: list[set[Path]] = []
+    failpoints.arm("core.record_committing", lambda _: at_decision.append(set(synced)))
+    spark.sql(f"CREATE TABLE l USING parquet LOCATION '{tmp_path}/new/er/l' AS SELECT 1 AS a")
+    assert {tmp_path, tmp_path / "new", tmp_path / "new" / "er"} <= at_decision[0]
+
+
+def test_a_directory_that_a_link_leads_to_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[int] = []
+    monkeypatch.setattr(fsync, "_full_sync", lambda number: found.append(os.fstat(number).st_ino))
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "disk")
+    Files().persist_names(str(tmp_path / "link" / "part-0"), below=str(tmp_path / "link"))
+    assert found == [(tmp_path / "disk").stat().st_ino]
+
+
 @pytest.mark.promise("power-cut", "what the disk does not accept is rolled back")
 @pytest.mark.parametrize(
     ("table", "more"), [("t", "INSERT INTO t SELECT 5"), ("iceberg.d.i", "INSERT INTO iceberg.d.i SELECT 5")]
