@@ -89,7 +89,7 @@ class _Columns:
 
     def _look_again(self, metadata: TableMetadata, schema: Schema) -> None:
         """Repeat the check for NULL of fields that became NOT NULL, as rows may have been added since."""
-        for node in schema:
+        for node in schema.walk():
             before = self._start.get(node.id) if self._start else None
             is_new = not node.nullable and before is not None and before.nullable
             if is_new and not self._holds_no_null(metadata, node.id):

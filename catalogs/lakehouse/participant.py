@@ -21,7 +21,8 @@ Its document holds::
     changes                                              what this statement does to partitions; set by the write
     carries                                              participants whose files become part of this snapshot
     store                                                identity of the Iceberg catalog; set by the staging
-    added, kept, counts, null_columns                    manifests and counts; set by the write
+    added, kept, counts                                  manifests and counts; set by the write
+    null_columns                                         ids of the fields that have NULL in rows, or may have
 """
 
 from __future__ import annotations
@@ -107,9 +108,9 @@ class LakehouseParticipant(Member):
             files = writing.write(self, schema_on_write.fitted(self, df) if self.document["by_name"] else df)
         with step(WRITE_MANIFEST):
             own = self.work().add(self.spec.spec_id, files)
-        nulls = {number for file in files for number, count in (file.null_value_counts or {}).items() if count}
-        nulls = {*(nulls & {field.id for field in self.schema}), *self.document["null_columns"]}
-        self.document["null_columns"] = sorted(nulls)
+        counts = [file.null_value_counts or {} for file in files]  # Of values, and as far as the table wants any.
+        nulls = {node.id for node in self.schema.walk() if node.nullable and any(c.get(node.id) != 0 for c in counts)}
+        self.document["null_columns"] = sorted(nulls.union(self.document["null_columns"]))
         self.document["counts"] = manifests.counts(files, [])
         self.document["added"] = [manifests.to_document(manifest) for manifest in own]
         self.document["changes"] = scopes.changes_of(self, self.scope, files).to_document()

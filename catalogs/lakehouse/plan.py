@@ -56,7 +56,7 @@ from twophase.catalogs.lakehouse.snapshots import (
 from twophase.catalogs.lakehouse.store import Loaded
 from twophase.errors import ConcurrentSchemaEvolutionError
 from twophase.failpoints import Failpoint, step
-from twophase.schema import Schema, to_iceberg
+from twophase.schema import Field, Schema, to_iceberg
 
 KEEP = Failpoint("lakehouse.keep")
 MERGE = Failpoint("lakehouse.merge")
@@ -330,12 +330,21 @@ def _refuse_unsorted(member: Member, base: TableMetadata, schema: Schema) -> Non
 
 
 def _refuse_nulls(member: Member, schema: Schema) -> None:
-    """Refuse NULL in a column that has become NOT NULL after the rows were written."""
-    for number in member.document["null_columns"]:
-        found = schema.get(number)
-        if found is not None and not found.nullable:
+    """Refuse rows that have NULL, or may have it, in a field that has become NOT NULL after they were written."""
+    for node in schema.walk() if member.added else ():
+        if not node.nullable and _may_be_null(member, schema, node):
             raise ConcurrentSchemaEvolutionError(
-                f"{member.path} was not written: {found.name} became NOT NULL meanwhile, and the rows hold NULL.",
+                f"{member.path} was not written: {schema.name_of(node.id)} became NOT NULL meanwhile, and the rows "
+                "have NULL there, or may have.",
                 path=member.path,
                 transaction_id=member.transaction_id,
+                hint="Run the statement again: its rows will be checked.",
             )
+
+
+def _may_be_null(member: Member, schema: Schema, node: Field) -> bool:
+    if node.id in member.schema:
+        return node.id in member.document["null_columns"]
+    # Where something around it is new and may be NULL, the rows have NULL there.
+    around = schema.ancestors(node.id)
+    return all(above.id in member.schema or not above.nullable for above in around)

@@ -62,6 +62,10 @@ def add_column(name: str, kind: pa.DataType) -> TableChange:
     return TableChange("add_column", (name,), {"field": pa.schema([(name, kind)])})
 
 
+def not_null(*field: str) -> TableChange:
+    return TableChange("update_column_nullability", field, {"nullable": False})
+
+
 # -- databases ---------------------------------------------------------------------------------------------------------
 
 
@@ -492,18 +496,20 @@ def test_the_strategy_may_be_a_class_of_the_users(lake: Lake, path: ObjectPath, 
     slow.abort()
 
 
-def test_a_column_does_not_become_not_null_under_a_null(
-    catalog: LakehouseCatalog, lake: Lake, path: ObjectPath, other: LakehouseCatalog
+@pytest.mark.parametrize("field", ["name", "s.x"])
+def test_a_field_does_not_become_not_null_under_a_null(
+    catalog: LakehouseCatalog, lake: Lake, path: ObjectPath, other: LakehouseCatalog, field: str
 ) -> None:
-    run(catalog, path)
-    slow = stage(catalog, path, INSERT, [(7, None)])
-    not_null = TableChange("update_column_nullability", ("name",), {"nullable": False})
-    meanwhile(lambda: run(other, path, INSERT, [(8, None)]))
+    schema = pa.schema([*SCHEMA, ("s", pa.struct([("x", pa.int32())]))])
+    rows = [(1, "one", {"x": 1}), (7, None, {"x": None}), (8, None, {"x": None})]
+    run(catalog, path, CREATE, rows[:1], schema)
+    slow = stage(catalog, path, INSERT, rows[1:2], schema)
+    meanwhile(lambda: run(other, path, INSERT, rows[2:], schema))
     with pytest.raises(WriteConflictError, match="NULL"):
-        catalog.alter_table(path, [not_null])
-    catalog.alter_table(path, [TableChange("update_column_nullability", ("id",), {"nullable": False})])
+        catalog.alter_table(path, [not_null(*field.split("."))])
+    catalog.alter_table(path, [not_null("id")])
     slow.commit()
-    assert ordered(lake.rows(path)) == ordered([*ROWS, (7, None), (8, None)])
+    assert sorted(row[0] for row in lake.rows(path)) == [1, 7, 8]
 
 
 def test_a_null_does_not_come_into_a_column_that_became_not_null(
@@ -511,9 +517,48 @@ def test_a_null_does_not_come_into_a_column_that_became_not_null(
 ) -> None:
     run(catalog, path)
     slow = stage(catalog, path, INSERT, [(7, None)])
-    catalog.alter_table(path, [TableChange("update_column_nullability", ("name",), {"nullable": False})])
+    catalog.alter_table(path, [not_null("name")])
     lose(slow, ConcurrentSchemaEvolutionError)
     assert ordered(lake.rows(path)) == ROWS
+
+
+@pytest.mark.promise("evolution", "rows that lack a value of an Iceberg field that has become NOT NULL are a conflict")
+@pytest.mark.parametrize(
+    ("field", "row"),
+    [
+        ("name", (7, None, {"x": 1}, [1])),
+        ("s.x", (7, "seven", {"x": None}, [1])),
+        ("tags", (7, "seven", {"x": 1}, None)),
+    ],
+)
+@pytest.mark.parametrize("metrics", ["full", "none"])
+@pytest.mark.parametrize("lake", ["sqlite"], indirect=True)
+def test_a_null_does_not_come_into_a_field_at_any_level_that_became_not_null(
+    catalog: LakehouseCatalog, lake: Lake, path: ObjectPath, field: str, row: tuple[Any, ...], metrics: str
+) -> None:
+    parts = {"s": pa.struct([("x", pa.int32())]), "tags": pa.list_(pa.int32())}
+    schema = pa.schema([*SCHEMA, *parts.items()])
+    run(catalog, path, CREATE, [], schema, properties={"write.metadata.metrics.default": metrics})
+    slow = stage(catalog, path, INSERT, [row], schema)
+    catalog.alter_table(path, [not_null(*field.split("."))])
+    lose(slow, ConcurrentSchemaEvolutionError)
+    assert lake.rows(path) == []
+
+
+@pytest.mark.parametrize("lake", ["sqlite"], indirect=True)
+def test_rows_have_a_value_of_a_column_that_came_meanwhile_unless_it_may_be_null(
+    catalog: LakehouseCatalog, lake: Lake, path: ObjectPath
+) -> None:
+    run(catalog, path, CREATE, [])
+    first, second = (stage(catalog, path, INSERT, [(7, "seven")]) for _ in range(2))
+    part = pa.struct([pa.field("x", pa.int32(), nullable=False)])
+    catalog.alter_table(path, [add_column("s", part), not_null("id")])
+    first.commit()
+    run(catalog, path, OVERWRITE, [], pa.schema([*SCHEMA, ("s", part)]))
+    catalog.alter_table(path, [add_column("more", pa.int32())])
+    catalog.alter_table(path, [not_null("more")])
+    lose(second, ConcurrentSchemaEvolutionError)
+    assert lake.rows(path) == []
 
 
 @pytest.mark.promise("evolution", "a value is never read under a column that another writer has added")
