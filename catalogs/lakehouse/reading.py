@@ -132,6 +132,11 @@ def _integer(value: int, kind: IcebergType) -> int | None:
     return value if bits and -(2**bits) <= value < 2**bits else None
 
 
+def version_of(metadata: TableMetadata, snapshot_id: int | None, schema: IcebergSchema) -> str:
+    """Identify a state of a table, as it is read with a schema."""
+    return f"{metadata.table_uuid}/{snapshot_id}/{schema.schema_id}"
+
+
 @dataclass(frozen=True)
 class State:
     """One state of a table: its definition, and the manifests of its files.
@@ -177,11 +182,10 @@ class State:
     ) -> State:
         """The state of a table in one of its snapshots, with all manifests of the snapshot or only the given ones."""
         found = tuple(manifests.manifests_of(io, metadata, snapshot_id)) if found is None else found
-        version = f"{metadata.table_uuid}/{snapshot_id}/{schema.schema_id}"
         return cls(
             io,
             path,
-            version,
+            version_of(metadata, snapshot_id, schema),
             metadata.location,
             schema,
             metadata.specs(),

@@ -16,7 +16,7 @@ from pyiceberg.table.metadata import TableMetadata
 from twophase.catalog.reading import BatchReader, Filter
 from twophase.catalogs.lakehouse import definitions, manifests
 from twophase.catalogs.lakehouse.errors import reading_metadata
-from twophase.catalogs.lakehouse.reading import check_formats, expression_of
+from twophase.catalogs.lakehouse.reading import check_formats, expression_of, version_of
 from twophase.catalogs.lakehouse.reading_file import FORMATS, rows_of
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath
@@ -41,6 +41,10 @@ class IcebergReader(BatchReader):
     metadata: TableMetadata
     snapshot_id: int
     schema: IcebergSchema
+
+    @property
+    def version(self) -> str:
+        return version_of(self.metadata, self.snapshot_id, self.schema)
 
     def accepts(self, condition: Filter) -> bool:
         return expression_of(condition, self.schema) is not None

@@ -105,6 +105,21 @@ def test_a_condition_on_an_earlier_state_with_deleted_rows_is_one_on_its_columns
     assert shop.read("SELECT id FROM @t WHERE v = 500") == [(1,), (2,)]
 
 
+@pytest.mark.promise("caches", "a cached query of one version of a table is not that of another one", detail=True)
+def test_two_versions_of_a_table_with_deleted_rows_are_two_queries(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t AS SELECT id FROM range(9)")
+    for positions in ([0], [1, 2]):
+        with shop.lake.iceberg() as other:
+            delete_positions(other.load_table((DATABASE, "t")), positions)
+    _, one, two = (snapshot.snapshot_id for snapshot in shop.iceberg("t").metadata.snapshots)
+    shop.sql("REFRESH TABLE @t")
+    older, newer = (f"SELECT * FROM @t VERSION AS OF {version}" for version in (one, two))
+    assert shop.read(f"{older} EXCEPT {newer} WHERE id > 5") == [(1,), (2,), (3,), (4,), (5,)]
+    cached = shop.sql(older).cache()
+    assert (cached.count(), shop.sql(newer).count(), shop.sql(older).count()) == (8, 6, 8)
+    cached.unpersist()
+
+
 @pytest.mark.promise("iceberg-sql", "NULL in branches and older snapshots is found after `SET NOT NULL`", detail=True)
 def test_null_in_other_states_is_found_after_its_column_has_become_not_null(shop: Shop) -> None:
     shop.sql("CREATE TABLE @t AS SELECT 1L AS id, CAST(NULL AS INT) AS v, named_struct('x', CAST(NULL AS INT)) AS s")

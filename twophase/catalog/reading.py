@@ -38,6 +38,11 @@ class Filter:
 class BatchReader(ABC):
     """A reader, in Arrow batches, for the tables of a store that none of Spark's own data sources can read."""
 
+    @property
+    def version(self) -> str | None:
+        """Return an identifier of the state of the table that it reads; None if that is the one of each read's time."""
+        return None
+
     @abstractmethod
     def accepts(self, condition: Filter) -> bool:
         """Return whether the store can skip rows by this condition, without ever skipping a row that matches it.

@@ -90,6 +90,10 @@ class BatchesTable(ReadTable):
         super().__init__(session, catalog, path, definition)
         self._reader = reader
 
+    def _identity(self) -> tuple[Any, ...]:
+        # As that of a ParquetTable.
+        return (*super()._identity(), self._reader.version)
+
     def _scan_builder(self) -> Proxy:
         return BatchesScanBuilder(self._jvm, self.name(), self._definition.schema, self._reader)
 
