@@ -161,6 +161,22 @@ def test_the_new_directories_above_a_location_are_synced_before_the_decision(
     assert {tmp_path, tmp_path / "new", tmp_path / "new" / "er"} <= at_decision[0]
 
 
+def test_the_directory_of_a_partition_that_is_added_apart_is_synced_before_the_decision(
+    spark: SparkSession, synced: set[Path]
+) -> None:
+    """Beside the rows that an overwrite has removed."""
+    spark.sql("CREATE TABLE a (id INT, k INT) USING parquet PARTITIONED BY (k)")
+    spark.sql("ALTER TABLE a SET TBLPROPERTIES ('twophase.append' = 'files')")
+    spark.sql("INSERT INTO a VALUES (1, 1), (2, 2)")
+    spark.sql("INSERT OVERWRITE a SELECT 3, 1")
+    synced.clear()
+    at_decision: list[set[Path]] = []
+    failpoints.arm("core.record_committing", lambda _: at_decision.append(set(synced)))
+    spark.sql("INSERT INTO a VALUES (4, 2)")
+    (place,) = {row.parent for row in files(warehouse_of(spark)) if row.parent.parent.suffix == ".empty"}
+    assert {place, place.parent} <= at_decision[0]
+
+
 def test_a_directory_that_a_link_leads_to_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[int] = []
     monkeypatch.setattr(fsync, "_full_sync", lambda number: found.append(os.fstat(number).st_ino))

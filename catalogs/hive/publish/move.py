@@ -189,6 +189,8 @@ class MoveFiles(Publisher):
         apart = {name: self.state.empty_of(key) for name, key in added.items() if marks[name] in there}
         if apart:
             self.staging.stamp(self.state.empty)
+        for place in apart.values():
+            self.files.make_directory(place)
         return apart
 
     def _listed(self, directory: str) -> Iterator[str]:
