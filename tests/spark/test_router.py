@@ -654,6 +654,34 @@ def test_the_legacy_policy_casts_in_a_script(spark: SparkSession) -> None:
     assert is_ours(spark, "t")
 
 
+@pytest.mark.promise(
+    "same-answers", "the store assignment policy `LEGACY` casts into a table that the block has written"
+)
+@pytest.mark.usefixtures("legacy")
+def test_the_legacy_policy_casts_into_a_table_of_a_block(spark: SparkSession) -> None:
+    spark.sql("CREATE TABLE t (a INT, c CHAR(3) DEFAULT 'd', p INT) USING parquet PARTITIONED BY (p)")
+    with twophase.transaction(spark):
+        for _ in range(2):
+            spark.sql("INSERT INTO t VALUES ('3', 'x', '2')")
+        spark.sql("INSERT INTO t PARTITION (p = '5') SELECT 'no number', 1")
+        spark.sql("INSERT INTO t (p, a) SELECT '6', id + 0.9 FROM range(1)")
+        spark.sql("INSERT INTO t BY NAME SELECT '7' AS p, '8' AS a")
+        spark.sql("SELECT 9.5 AS x, 'z' AS x, '9' AS x").write.insertInto("t")
+        with pytest.raises(AnalysisException, match="ARITY_MISMATCH"):
+            spark.sql("INSERT INTO t VALUES ('3', 'x')")
+        spark.sql("INSERT OVERWRITE t PARTITION (p = 2) VALUES ('4', DEFAULT)")
+        spark.sql("CREATE TABLE u AS SELECT 1 AS a")
+        spark.sql("WITH q AS (SELECT '2' AS b) INSERT INTO u SELECT * FROM q")
+    assert rows(spark, "SELECT p, coalesce(a, -1), c FROM t") == [
+        (2, 4, "d  "),
+        (5, -1, "1  "),
+        (6, 0, "d  "),
+        (7, 8, "d  "),
+        (9, 9, "z  "),
+    ]
+    assert rows(spark, "SELECT * FROM u") == [(1,), (2,)]
+
+
 @pytest.mark.usefixtures("legacy")
 def test_in_other_catalogs_than_sparks_own_the_legacy_policy_is_refused(spark: SparkSession) -> None:
     spark.sql("CREATE TABLE lake.default.t AS SELECT 1 AS a")

@@ -265,10 +265,11 @@ _HIVE: Mapping[str, tuple[str, ...]] = {
     _HIVE_METASTORE + "IMetaStoreClient": ("getTable", "getPartitionsByNames", "alter_table", "alter_partitions"),
     _HIVE_METASTORE + "api.EnvironmentContext": ("putToProperties",),
     _SQL + "hive.execution.InsertIntoHiveTable": (".table", ".partition", ".query", ".overwrite"),
+    _SQL + "execution.datasources.PreprocessTableInsertion": ("apply",),
     _SQL + "execution.datasources.DataSourceAnalysis": ("convertStaticPartitions",),
     _CATALYST + "types.DataTypeUtils": ("toAttributes",),
     _CATALYST + "util.ResolveDefaultColumns": ("analyze",),
-    _CATALYST + "util.CharVarcharUtils": ("hasCharVarchar",),
+    _CATALYST + "util.CharVarcharUtils": ("hasCharVarchar", "cleanAttrMetadata"),
     _SQL + "hive.execution.HiveOptions": ("fileFormat", "inputFormat", "outputFormat", "serde", "serdeProperties"),
 }
 

@@ -63,12 +63,14 @@ public final class Routing {
     private void install(boolean readsPathsByName) throws Exception {
         List before = rules("hintResolutionRules");
         before.add(added(names));
+        before.add(added(new LegacyInserts(names)));
         put("hintResolutionRules", before);
+        List relations = rules("extendedResolutionRules");
+        relations.add(added(new LegacyInserts(names)));  // As soon as the rows are resolved.
         if (readsPathsByName) {
-            List relations = rules("extendedResolutionRules");
             relations.add(added(new PathReads.ByName()));
-            put("extendedResolutionRules", relations);
         }
+        put("extendedResolutionRules", relations);
         List after = rules("postHocResolutionRules");
         after.add(place(after, "PreprocessTableInsertion"), added(new RouteNewColumns(names)));
         after.add(place(after, "DataSourceAnalysis"), added(new ClaimInserts(names)));
