@@ -16,6 +16,7 @@ from pyspark.sql.functions import coalesce, col, lit
 import twophase
 from tests.isolation.places import session
 from twophase.errors import CatalogError, ConfigurationError, WriteConflictError
+from twophase.transactions.merging import Merging
 
 #: The database of each store, and the clause of a counter table there.
 STORES = {
@@ -210,6 +211,24 @@ def test_a_serializable_block_merges_what_it_has_not_read(
         spark.sql(ADD.format(table, 1, table))
         beside(other, ADD.format(table, 5, table))
     assert (rows(spark, table), len(asked)) == ([(1, 21), (2, 21)], 1)
+
+
+@pytest.mark.parametrize("store", ["session", "lakehouse"])
+def test_a_statement_whose_rows_cannot_be_kept_for_a_merge_changes_nothing(
+    spark: SparkSession, counters: Counters, monkeypatch: pytest.MonkeyPatch, store: str
+) -> None:
+    table = counters(store)
+
+    def fail(*_: Any) -> None:
+        raise CatalogError("the store does not answer")
+
+    with twophase.transaction(spark, merge=add):
+        with monkeypatch.context() as patched, pytest.raises(CatalogError, match="does not answer"):
+            patched.setattr(Merging, "keep_rows", fail)
+            spark.sql(ADD.format(table, 1, table))
+        assert rows(spark, table) == [(1, 10), (2, 10)]
+        spark.sql(ADD.format(table, 2, table))
+    assert rows(spark, table) == [(1, 12), (2, 12)]
 
 
 def test_where_no_former_state_is_kept_the_refusal_says_that_nothing_was_asked(

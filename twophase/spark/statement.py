@@ -229,14 +229,21 @@ def finish_statement(
         statement.finish()
     finally:  # a hook may raise after a statement that succeeded
         if statement.job.state is JobState.FINISHED:
-            if definition is not None:
-                statement.transaction.member(statement.participant).definition = definition
-            if (merging := statement.transaction.merging) is not None:
-                merging.keep_rows(statement.participant)
-            group = _group(session)
-            joined = active.find(statement.transaction.id)
-            if joined is not None and not (group and group.is_wanted):
-                joined.let_be_read(statement.participant)
+            with discarding(statement.transaction) as done:
+                done.append(statement)
+                _keep(session, statement, definition)
+
+
+def _keep(session: AttachedSession | None, statement: Statement, definition: TableDefinition | None) -> None:
+    """Let later statements of the transaction read what one has written, and its end merge it."""
+    if definition is not None:
+        statement.transaction.member(statement.participant).definition = definition
+    if (merging := statement.transaction.merging) is not None:
+        merging.keep_rows(statement.participant)
+    group = _group(session)
+    joined = active.find(statement.transaction.id)
+    if joined is not None and not (group and group.is_wanted):
+        joined.let_be_read(statement.participant)
 
 
 def write_rows(session: AttachedSession | None, statement: Statement, df: Any) -> None:
