@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionField
+from pyiceberg.transforms import VoidTransform
 
 from twophase.catalogs.lakehouse.footers import Registrar, as_iceberg
 from twophase.catalogs.lakehouse.transforms import applied, comparable
@@ -140,6 +141,8 @@ def _groups(rows: pa.Table, registrar: Registrar) -> Iterator[tuple[tuple[Any, .
 
 def _codes(rows: pa.Table, registrar: Registrar, part: PartitionField) -> tuple[np.ndarray, list[Any]]:
     """A code for each row, equal for rows with the same partition value, and the values by code."""
+    if isinstance(part.transform, VoidTransform):  # Its column may be gone.
+        return np.zeros(rows.num_rows, dtype=np.int64), [None]
     name = registrar.schema.find_column_name(part.source_id)
     assert name is not None
     transform = applied(part.transform, registrar.schema.find_type(part.source_id))

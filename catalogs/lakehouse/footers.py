@@ -22,6 +22,7 @@ from pyiceberg.io.pyarrow import (
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema as IcebergSchema
+from pyiceberg.transforms import VoidTransform
 from pyiceberg.typedef import Record
 
 from twophase.catalogs.lakehouse.transforms import applied, comparable
@@ -146,6 +147,8 @@ class Registrar:
 
     def _partition_value(self, location: str, file: pq.ParquetFile, part: PartitionField) -> Any:
         """The partition value of all rows of the file: PyIceberg's own transform, applied to the first row."""
+        if isinstance(part.transform, VoidTransform):  # Its column may be gone.
+            return None
         name = self.schema.find_column_name(part.source_id)
         assert name is not None
         first = next(file.iter_batches(batch_size=1, columns=[name])).column(0)[0]

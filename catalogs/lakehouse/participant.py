@@ -28,6 +28,7 @@ Its document holds::
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pyiceberg.manifest import ManifestFile
@@ -107,7 +108,9 @@ class LakehouseParticipant(Member):
         with step(WRITE):
             files = writing.write(self, schema_on_write.fitted(self, df) if self.document["by_name"] else df)
         with step(WRITE_MANIFEST):
-            own = self.work().add(self.spec.spec_id, files)
+            seen = self._metadata_seen()
+            work = replace(self.work(), earlier=seen.schemas if seen else ())
+            own = work.add(self.spec.spec_id, files)
         counts = [file.null_value_counts or {} for file in files]  # Of values, and as far as the table wants any.
         nulls = {node.id for node in self.schema.walk() if node.nullable and any(c.get(node.id) != 0 for c in counts)}
         self.document["null_columns"] = sorted(nulls.union(self.document["null_columns"]))
@@ -216,8 +219,7 @@ class LakehouseParticipant(Member):
 
     def _keep(self, scope: OverwriteScope) -> None:
         """Leave out the files that are replaced, both of the table and of earlier statements of the transaction."""
-        seen = self.seen
-        metadata = self.store.metadata(self.path, seen.document["metadata_location"]) if seen else None
+        metadata = self._metadata_seen()
         work = self.work(metadata)
         left, removed = work.keep(self._before(metadata), kept_files(self, scope, work.specs))
         own = [m for m in left if m.added_snapshot_id == self.snapshot_id and m.added_files_count]
@@ -228,6 +230,10 @@ class LakehouseParticipant(Member):
         self.document["added"] += [manifests.to_document(m) for m in own]
         self.document["kept"] = [manifests.to_document(m) for m in kept]
         self.document["counts"] = manifests.counts([], removed)
+
+    def _metadata_seen(self) -> TableMetadata | None:
+        """The metadata of the table when the statement began; None if it did not exist."""
+        return self.store.metadata(self.path, self.seen.document["metadata_location"]) if self.seen else None
 
     def _before(self, metadata: TableMetadata | None) -> list[ManifestFile]:
         """Manifests of the state that is visible to the statement."""

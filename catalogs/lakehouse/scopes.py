@@ -9,10 +9,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pyiceberg.manifest import DataFile, ManifestFile
+from pyiceberg.partitioning import PartitionField
 from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.transforms import Transform
-from pyiceberg.types import IcebergType
 
 from twophase.catalogs.lakehouse import manifests
 from twophase.catalogs.lakehouse.changes import Changes, Pattern, Scope
@@ -49,14 +48,15 @@ def changes_of(member: Member, scope: OverwriteScope | None, files: Iterable[Dat
 
 def _texts(member: Member, schema: IcebergSchema, values: Sequence[Any]) -> Pattern:
     """The values of a partition, as in Iceberg's directory names."""
-    kinds = [schema.find_type(field.source_id) for field in member.spec.fields]
-    pairs = zip(member.spec.fields, kinds, values, strict=True)
-    return [f"{field.name}={_text(field.transform, kind, value)}" for field, kind, value in pairs]
+    pairs = zip(member.spec.fields, values, strict=True)
+    return [f"{field.name}={_text(schema, field, value)}" for field, value in pairs]
 
 
-def _text(transform: Transform[Any, Any], kind: IcebergType, value: Any) -> str:
+def _text(schema: IcebergSchema, field: PartitionField, value: Any) -> str:
+    if value is None:  # Also of a field whose column is gone.
+        return "null"
     try:
-        return transform.to_human_string(kind, value)
+        return field.transform.to_human_string(schema.find_type(field.source_id), value)
     except OverflowError:  # A year that Python does not support; its number is as distinctive.
         return str(value)
 

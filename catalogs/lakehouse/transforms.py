@@ -19,6 +19,7 @@ from pyiceberg.transforms import (
     MonthTransform,
     Transform,
     TruncateTransform,
+    VoidTransform,
     YearTransform,
 )
 from pyiceberg.types import BinaryType, DateType, DecimalType, IntegerType, LongType, StringType, TimestampType
@@ -119,6 +120,8 @@ def sort_key(schema: IcebergSchema, source_id: int, transform: Transform[Any, An
 
 
 def _part(schema: IcebergSchema, field: PartitionField) -> str | None:
+    if isinstance(field.transform, VoidTransform):  # Its column may be gone.
+        return _string("NULL")
     name = schema.find_column_name(field.source_id)
     assert name is not None
     kind = schema.find_type(field.source_id)

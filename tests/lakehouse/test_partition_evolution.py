@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from pyspark.errors import ParseException
 
@@ -135,3 +138,31 @@ def test_rows_of_files_that_are_partitioned_by_a_dropped_column_are_replaced(sho
     assert shop.rows("t") == [(6,)]
     shop.sql("TRUNCATE TABLE @t")
     assert shop.rows("t") == []
+
+
+@pytest.mark.not_read_by("iceberg-rust", "it looks for the column of each partition field in the present schema")
+@pytest.mark.parametrize("rest", ["q", "bucket(2, q)"])
+def test_a_table_with_a_void_partition_field_of_a_dropped_column_is_written(shop: Shop, rest: str) -> None:
+    """As of a table of format version 1, which has kept each field, and was upgraded."""
+    shop.sql(f"CREATE TABLE @t (id BIGINT, p STRING, q STRING) PARTITIONED BY (p, {rest})")
+    shop.sql("INSERT INTO @t VALUES (1, 'a', 'x'), (2, 'b', 'y')")
+    shop.sql("ALTER TABLE @t DROP PARTITION FIELD p")
+    shop.sql("ALTER TABLE @t DROP COLUMN p")
+    location = shop.lake.metadata_location(shop.path("t"))
+    metadata = json.loads(Path(location.removeprefix("file://")).read_text())
+    specs = {spec["spec-id"]: spec["fields"] for spec in metadata["partition-specs"]}
+    specs[1].insert(0, {**specs[0][0], "transform": "void"})
+    metadata["metadata-log"].append({"metadata-file": location, "timestamp-ms": metadata["last-updated-ms"]})
+    upgraded = location.replace(".metadata.json", "-2.metadata.json")
+    Path(upgraded.removeprefix("file://")).write_text(json.dumps(metadata))
+    shop.lake.execute(f"UPDATE iceberg_tables SET metadata_location = '{upgraded}' WHERE table_name = 't'")
+    shop.spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+    try:
+        shop.sql("INSERT INTO @t VALUES (3, 'x'), (4, 'y')")
+        shop.sql("INSERT INTO @t VALUES (5, 'x')")
+        shop.sql("DELETE FROM @t WHERE id < 3")
+        shop.sql("INSERT OVERWRITE @t VALUES (6, 'x')")
+    finally:
+        shop.spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
+    assert shop.rows("t", but={"iceberg-rust"}) == [(4, "y"), (6, "x")]
+    assert shop.read("SELECT DISTINCT spec_id, partition.p FROM @t.files") == [(1, None)]
