@@ -72,6 +72,12 @@ _OF_COLUMNS = frozenset(
 )
 
 
+#: Values that contain nothing, and names of quantities: a number there is none that somebody must not know.
+_NO_SECRET = re.compile(r"(?i)\s*(?:true|false)?\s*")
+_NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
+_QUANTITIES = frozenset("bits count days length limit max min ms rate ratio seconds size ttl".split())
+
+
 def redact(text: str) -> str:
     """Return a text without anything that looks like a secret."""
     for pattern in _PATTERNS:
@@ -81,15 +87,21 @@ def redact(text: str) -> str:
 
 def is_secret(name: str, value: str) -> bool:
     """Return whether an option or a property looks like a secret: by its name, or because its value contains one."""
+    if _NO_SECRET.fullmatch(value) or (_NUMBER.fullmatch(value) and not _QUANTITIES.isdisjoint(_words(name)[-1:])):
+        return False
     return _IN_NAMES.search(name) is not None or _has_secret_word(name) or redact(value) != value
 
 
 def _has_secret_word(name: str) -> bool:
-    words = [word.lower() for word in _WORD.findall(name)]
+    words = _words(name)
     return any(
         word in _WORDS and not (word.startswith("key") and before in _OF_COLUMNS)
         for before, word in zip(["", *words], words, strict=False)
     )
+
+
+def _words(name: str) -> list[str]:
+    return [word.lower() for word in _WORD.findall(name)]
 
 
 class _Redacting(logging.Filter):

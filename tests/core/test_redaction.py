@@ -158,6 +158,15 @@ def test_an_ordinary_option_is_no_secret(name: str) -> None:
     assert not is_secret(name, "x")
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("token_count", "7"), ("pass_rate", "0.95"), ("keySize", "256"), ("key", ""), ("use.token", "true")]
+)
+def test_a_quantity_or_a_switch_is_no_secret(name: str, value: str) -> None:
+    assert not is_secret(name, value)
+    assert is_secret(name, "hunter2")
+    assert is_secret("password", "123456")
+
+
 # -- the log -----------------------------------------------------------------------------------------------------------
 
 
