@@ -327,6 +327,9 @@ class HiveCatalog(
             provider = read_format(definition, self.conf)
             name = ObjectPath.of(table.database, table.name)
             return ReadSource("session_table", name=name, provider=provider, definition=definition)
+        if table.partitioned:  # Its partitions may be anywhere, and its directory may have what is none.
+            state = SnapshotRead(self.store, self.canonical(path), ()).state()
+            return replace(state.source(str(table.provider)), version=None)
         return ReadSource("files", provider=table.provider, location=table.location, definition=definition)
 
     def table_version(self, path: ObjectPath) -> Any:

@@ -1,0 +1,62 @@
+"""Tables through HiveServer2 in statements of a Spark session: the server and the session read and write the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+import twophase
+from tests.hive.conftest import start_session
+from tests.servers import Server
+from twophase.catalogs.hive.hiveserver2 import HiveServer2Metastore
+from twophase.catalogs.hive.hiveserver2_client import SqlClient
+from twophase.catalogs.hive.options import Settings
+
+pytestmark = pytest.mark.timeout(900)
+
+Rows = list[tuple[object, ...]]
+Run = Callable[[str], Rows]
+
+
+def _options(server: Server) -> dict[str, str]:
+    return {"metastore": "hiveserver2", "host": server.host, "port": str(server.port)}
+
+
+@pytest.fixture(scope="module")
+def client(hive_server2: Server) -> Iterator[SqlClient]:
+    found = SqlClient(Settings.read(_options(hive_server2), "hive"))
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def spark(hive_server2: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    catalog = {f"spark.sql.catalog.other.{key}": value for key, value in _options(hive_server2).items()}
+    conf = {"spark.sql.catalog.other": "twophase.hive", **catalog}
+    session = start_session(tmp_path_factory.mktemp("hs2"), hive=False, conf=conf)
+    handle = twophase.attach(session)
+    yield session
+    handle.detach()
+    session.stop()
+
+
+@pytest.fixture
+def on_server(client: SqlClient) -> Iterator[Run]:
+    """Runs a statement on the server, where the database ``sold`` is dropped at the end."""
+    client.run("CREATE DATABASE IF NOT EXISTS sold")
+    yield client.run
+    HiveServer2Metastore(client).drop_database("sold", ignore_if_not_exists=False, cascade=True)
+
+
+def rows(spark: SparkSession, query: str) -> Rows:
+    return sorted((tuple(row) for row in spark.sql(query).collect()), key=repr)
+
+
+def test_a_select_reads_the_partitions_that_the_server_lists_and_no_others(spark: SparkSession, on_server: Run) -> None:
+    on_server("CREATE TABLE sold.p (id INT, k INT) USING parquet PARTITIONED BY (k)")
+    on_server("INSERT INTO sold.p VALUES (0, 0), (1, 1)")
+    spark.sql("INSERT OVERWRITE other.sold.p PARTITION (k = 1) SELECT 9")
+    expected: Rows = [(0, 0), (9, 1)]
+    assert (rows(spark, "SELECT * FROM other.sold.p"), sorted(on_server("SELECT * FROM sold.p"))) == (expected,) * 2
