@@ -103,7 +103,8 @@ class HiveServer2Metastore(Metastore):
             if ignore_if_exists:
                 return
             raise DatabaseAlreadyExistsError(f"Database {database} already exists.", path=database)
-        facts = dict(properties)
+        # Spark names an owner, but a server takes none: it is the user that it knows.
+        facts = {key: value for key, value in properties.items() if key != "owner"}
         comment, location = facts.pop("comment", None), facts.pop("location", None)
         sql = f"CREATE DATABASE {quote(database)}"
         sql += f" COMMENT {ddl.literal(comment)}" if comment else ""

@@ -60,3 +60,9 @@ def test_a_select_reads_the_partitions_that_the_server_lists_and_no_others(spark
     spark.sql("INSERT OVERWRITE other.sold.p PARTITION (k = 1) SELECT 9")
     expected: Rows = [(0, 0), (9, 1)]
     assert (rows(spark, "SELECT * FROM other.sold.p"), sorted(on_server("SELECT * FROM sold.p"))) == (expected,) * 2
+
+
+def test_a_database_is_created_with_the_owner_that_spark_names(spark: SparkSession, on_server: Run) -> None:
+    spark.sql("CREATE DATABASE other.made COMMENT 'x' WITH DBPROPERTIES (a = 'b')")
+    assert ("made",) in on_server("SHOW DATABASES")
+    spark.sql("DROP DATABASE other.made")
