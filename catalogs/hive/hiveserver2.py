@@ -138,21 +138,26 @@ class HiveServer2Metastore(Metastore):
         return sorted(str(row[1]) for row in self._run(f"SHOW TABLES IN {quote(database)}") if not _temporary(row))
 
     def get_table(self, database: str, name: str, *, as_analyzed: bool = False) -> HiveTable | None:
+        facts = self._facts(database, name)
+        return None if facts is None else _table(database, name, facts)
+
+    def _facts(self, database: str, name: str) -> dict[str, Any] | None:
         try:
             rows = self._run(f"DESCRIBE TABLE EXTENDED {ddl.table_name(database, name)} AS JSON")
         except CatalogError as error:
             if _is(error, "TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND"):
                 return None
             raise
-        return _table(database, name, json.loads(rows[0][0]))
+        return dict(json.loads(rows[0][0]))
 
     def located_tables(self, database: str) -> list[Located]:
         found = []
         for _, name, _, text in self._described_tables(database):
             table = _located(database, name, text)
             if table is None:
-                described = self.get_table(database, name)
-                table = None if described is None else Located.of(described)
+                facts = self._facts(database, name)
+                # Without its columns, whose types may be unknown here.
+                table = None if facts is None else Located.of(_table(database, name, {**facts, "columns": []}))
             found += [] if table is None else [table]
         return found
 

@@ -66,3 +66,11 @@ def test_a_database_is_created_with_the_owner_that_spark_names(spark: SparkSessi
     spark.sql("CREATE DATABASE other.made COMMENT 'x' WITH DBPROPERTIES (a = 'b')")
     assert ("made",) in on_server("SHOW DATABASES")
     spark.sql("DROP DATABASE other.made")
+
+
+def test_a_table_with_a_type_that_is_not_known_is_in_nobodys_way(client: SqlClient, on_server: Run) -> None:
+    on_server("CREATE VIEW sold.v AS SELECT NULL AS n, 1 AS id")
+    on_server("CREATE TABLE sold.p (id INT, v VARIANT, k INT) USING parquet PARTITIONED BY (k)")
+    on_server("CREATE TABLE sold.t (id INT) USING parquet")
+    found = HiveServer2Metastore(client).located_tables("sold")
+    assert {table.name: table.partition_columns for table in found} == {"v": (), "p": ("k",), "t": ()}
