@@ -62,6 +62,15 @@ class SqlClient:
         CatalogError
             The server refused the statement, or could not be reached; the message does not contain the statement.
         """
+        try:
+            return self._run_once(sql)
+        except CatalogError as error:
+            if "Invalid SessionHandle" not in str(error):
+                raise
+        self.close()  # The server has ended the idle session, and has not looked at the statement.
+        return self._run_once(sql)
+
+    def _run_once(self, sql: str) -> list[tuple[Any, ...]]:
         from pyhive import exc
 
         connection = self._open()

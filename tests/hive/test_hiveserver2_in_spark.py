@@ -74,3 +74,11 @@ def test_a_table_with_a_type_that_is_not_known_is_in_nobodys_way(client: SqlClie
     on_server("CREATE TABLE sold.t (id INT) USING parquet")
     found = HiveServer2Metastore(client).located_tables("sold")
     assert {table.name: table.partition_columns for table in found} == {"v": (), "p": ("k",), "t": ()}
+
+
+def test_a_session_that_the_server_has_ended_is_opened_anew(client: SqlClient, on_server: Run) -> None:
+    from TCLIService import ttypes
+
+    connection = client._connection
+    connection._client.CloseSession(ttypes.TCloseSessionReq(sessionHandle=connection._sessionHandle))
+    assert on_server("SELECT 1") == [(1,)]
