@@ -188,8 +188,8 @@ class HiveServer2Metastore(Metastore):
         """Set the properties and the comment; nothing else, so that a publish meanwhile stays."""
         name = ddl.table_name(table.database, table.name)
         self._set_properties(name, now, table)
-        if table.comment != now.comment and table.comment is not None:
-            self._run(f"COMMENT ON TABLE {name} IS {ddl.literal(table.comment)}")
+        if (table.comment or "") != (now.comment or ""):
+            self._run(f"COMMENT ON TABLE {name} IS {ddl.literal(table.comment or '')}")
 
     def _set_properties(self, name: str, now: HiveTable, table: HiveTable) -> None:
         changed = {key: value for key, value in table.properties.items() if now.properties.get(key) != value}

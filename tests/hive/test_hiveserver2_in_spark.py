@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 from pyspark.sql import SparkSession
@@ -82,3 +83,14 @@ def test_a_session_that_the_server_has_ended_is_opened_anew(client: SqlClient, o
     connection = client._connection
     connection._client.CloseSession(ttypes.TCloseSessionReq(sessionHandle=connection._sessionHandle))
     assert on_server("SELECT 1") == [(1,)]
+
+
+def test_a_table_that_loses_its_comment_has_none(client: SqlClient, on_server: Run) -> None:
+    on_server("CREATE TABLE sold.t (id INT) USING parquet COMMENT 'old'")
+    store = HiveServer2Metastore(client)
+    table = store.get_table("sold", "t")
+    assert table is not None
+    store.replace_table(replace(table, comment=None), "t")
+    now = store.get_table("sold", "t")
+    assert now is not None
+    assert not now.comment
