@@ -564,7 +564,14 @@ class Database(ABC):
         """Return the rows of a query in blocks; memory is bounded by the block."""
         streaming = connection.execution_options(stream_results=True, max_row_buffer=size)
         with streaming.execute(sa.text(sql), values) as result:
-            yield from (list(block) for block in result.partitions(size))
+            try:
+                yield from (list(block) for block in result.partitions(size))
+            except GeneratorExit:
+                self.give_up_reading(connection)
+                raise
+
+    def give_up_reading(self, connection: sa.Connection) -> None:
+        """End a query of which nobody wants the other rows, if closing its result would read them."""
 
     def snapshot_options(self) -> dict[str, Any]:
         """Execution options with which all statements of a transaction see the same snapshot."""

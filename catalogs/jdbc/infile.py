@@ -134,6 +134,13 @@ def _give_up(driver: Any, between: bool) -> None:
         driver._force_close()
 
 
+def give_up_reading(driver: Any) -> None:
+    """End the connection amid a streamed result: PyMySQL would read it to its end when it is closed."""
+    driver._force_close()
+    driver._result.unbuffered_active = False
+    driver._result = None
+
+
 def _end(driver: Any) -> Any:
     """Send the end of the rows; return the server's answer."""
     from pymysql.connections import OKPacketWrapper

@@ -501,6 +501,11 @@ class MySQL(Database):
         rows = int(self._fact(connection, table, "TABLE_ROWS") or 0)
         return [""] if first is None else self.ranges(column, first, last + 1, rows)
 
+    def give_up_reading(self, connection: sa.Connection) -> None:
+        if connection.dialect.driver == "pymysql":
+            infile.give_up_reading(connection.connection.driver_connection)
+            connection.invalidate()
+
     def select_expression(self, column: Column) -> str:
         name = self.quote(column.name)
         if column.type.startswith("float"):

@@ -43,6 +43,21 @@ def lower_case() -> Iterator[Place]:
         yield Place("mariadb", server.url)
 
 
+def test_a_read_that_is_ended_early_leaves_the_rest_unread(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath
+) -> None:
+    run(catalog, path, rows=[(number, "x" * 1000) for number in range(40_000)])
+    sent = "SELECT variable_value FROM {}.global_status WHERE variable_name = 'Bytes_sent'"
+    schema = "information_schema" if "MariaDB" in place.execute("SELECT version()")[0][0] else "performance_schema"
+    before = int(place.execute(sent.format(schema))[0][0])
+    reader = place.catalog(batch_rows="100").read_source(path).reader
+    assert reader is not None
+    batches = iter(reader.plan(["name"], [])[0]())
+    assert next(batches).num_rows == 100
+    batches.close()  # type: ignore[attr-defined]
+    assert int(place.execute(sent.format(schema))[0][0]) - before < 20_000_000
+
+
 @pytest.mark.promise("defaults", "a column with a computed default on MariaDB and MySQL gets the rows' own values")
 def test_a_column_with_a_computed_default_gets_the_rows_values(
     place: Place, catalog: JdbcCatalog, path: ObjectPath, name: str
