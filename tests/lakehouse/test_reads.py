@@ -262,3 +262,16 @@ def test_files_that_a_damaged_manifest_or_list_has_lost_are_not_left_out(
                     with pytest.raises(CatalogError, match=rf"{name}.*Table: statements\.t"):
                         shop.read(statement)
     assert shop.rows("t") == before
+
+
+@pytest.mark.promise("caches", "a cached query of an Iceberg table stays cached, and made anew it shows the new rows")
+def test_a_cached_query_stays_cached_when_its_table_is_written(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t AS SELECT 1L AS id")
+    before = shop.spark.table(shop.name("t")).groupBy("id").count().cache()
+    assert before.count() == 1
+    shop.sql("INSERT INTO @t VALUES (2L)")
+    again = shop.spark.table(shop.name("t")).groupBy("id").count()
+    assert (before.count(), again.count()) == (1, 2)
+    # Spark gives it the new rows, or leaves it as it is, by its version.
+    assert again.storageLevel.useMemory or before.storageLevel.useMemory
+    shop.spark.catalog.clearCache()

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from twophase.catalog import Catalog, TwoPhaseCatalogTable
+from twophase.catalog import Catalog, SupportsSnapshots, TwoPhaseCatalogTable
 from twophase.errors import TwoPhaseError
 from twophase.model import ObjectPath, quote
 from twophase.redaction import logger
@@ -211,7 +211,7 @@ class CacheInvalidation:
         if not is_all and not caches.nothing_cached(self._jvm):
             # Under the name in its own catalog, only a session table's staged state can be cached; that is dropped.
             for parts in names[:1] if follows else names:
-                caches.uncache(self._jvm, parts)
+                caches.uncache(self._jvm, parts, readers=not _reads_one_version(catalog, path))
         if session_table is not None:
             for sibling in self._siblings():
                 sibling.follow(*session_table)
@@ -243,6 +243,17 @@ class CacheInvalidation:
             return catalog.read_source(path).kind == "session_table"
         except TwoPhaseError:
             return False
+
+
+def _reads_one_version(catalog: Catalog, path: ObjectPath) -> bool:
+    """Whether what reads a table keeps to the version that it was made of: no other query finds its cached rows."""
+    if not isinstance(catalog, SupportsSnapshots) or catalog.reads_when_executed:
+        return False
+    try:
+        source = catalog.read_source(path)
+    except TwoPhaseError:
+        return False
+    return source.kind != "session_table" and source.version is not None
 
 
 def _columns(frame: Any) -> str:

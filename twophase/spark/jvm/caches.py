@@ -128,15 +128,15 @@ def nothing_cached(jvm: Jvm) -> bool:
         return bool(cache_manager(jvm).isEmpty())
 
 
-def uncache(jvm: Jvm, parts: Sequence[str]) -> None:
-    """Drop every cached query that reads a table, by the table's full name."""
+def uncache(jvm: Jvm, parts: Sequence[str], *, readers: bool = True) -> None:
+    """Drop a cached table by its full name, and by default every cached query that reads it."""
     names = values.seq(jvm, parts)
     with private_name("CacheManager.uncacheTableOrView", jvm.spark):
         manager = cache_manager(jvm)
         try:
-            manager.uncacheTableOrView(jvm.session, names, True)
+            manager.uncacheTableOrView(jvm.session, names, readers)
         except Py4JError:
-            manager.uncacheTableOrView(jvm.session, names, True, False)
+            manager.uncacheTableOrView(jvm.session, names, readers, False)
 
 
 def cache_manager(jvm: Jvm) -> Any:
