@@ -208,7 +208,7 @@ def test_a_dropped_table_that_is_registered_again_is_none(job: Job, lake: Lake, 
 def purge(job: Job, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
     """``twophase clean --purge-dropped``: "removed", or what it says instead."""
     handle = SimpleNamespace(coordinator=job.coordinator, catalogs={NAME: job.catalog})
-    monkeypatch.setattr(commands.Context, "session", lambda _: handle)
+    monkeypatch.setattr(commands.Context, "session", lambda _, **__: handle)
     monkeypatch.setattr(commands.Context, "close", lambda context: context.out.close())
 
     def run(table: str) -> str:

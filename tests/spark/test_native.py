@@ -414,7 +414,7 @@ def test_what_a_store_that_knows_no_tables_says_is_raised_with_the_table(
 @pytest.fixture
 def command(handle: Handle, lake: ChaosCatalog, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """Runs ``twophase sql`` in this session instead of one of its own, a statement for each argument."""
-    monkeypatch.setattr(commands.Context, "session", lambda _: handle)
+    monkeypatch.setattr(commands.Context, "session", lambda _, **__: handle)
 
     def run(*statements: str, options: Sequence[str] = ()) -> Result:
         words = [word for statement in statements for word in ("-e", statement)]

@@ -122,7 +122,7 @@ def test_clean_removes_the_replaced_version_and_no_other_file(
 ) -> None:
     create(spark, f"{scheme}.t")
     spark.sql(f"INSERT OVERWRITE {scheme}.t SELECT 5")
-    monkeypatch.setattr(commands.Context, "session", lambda _: handle)
+    monkeypatch.setattr(commands.Context, "session", lambda _, **__: handle)
     monkeypatch.setattr(handle.catalog("hive").store.environment, "retention", 0.0)  # type: ignore[attr-defined]
     done = CliRunner().invoke(commands.main, ["clean", "--output", "json"])
     assert done.exit_code == 0, done.output
