@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Mapping
 from decimal import Context, Decimal
 from typing import Any
@@ -98,9 +99,8 @@ _OF_DUCKDB: Mapping[str, pa.DataType] = {
 
 
 def duckdb_arrow_type(kind: str) -> pa.DataType:
-    if kind.startswith("DECIMAL("):
-        precision, scale = (int(part) for part in kind[8:-1].split(","))
-        return pa.decimal128(precision, scale)
+    if found := re.fullmatch(r"DECIMAL\((\d+),(\d+)\)", kind):  # Not a list of them.
+        return pa.decimal128(int(found[1]), int(found[2]))
     return _OF_DUCKDB.get(kind, pa.string())
 
 

@@ -6,6 +6,7 @@ import datetime
 import sys
 import time
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -268,6 +269,14 @@ def test_the_database_gives_the_values_of_columns_that_an_insert_leaves_out(
     rows = sorted(place.rows(path))
     assert [(row[0], row[1], *row[3:]) for row in rows] == [(1, 7, None, 14), (2, 8, None, 16), (3, 9, None, 18)]
     assert rows[0][2] > moment and (rows[1][2], rows[2][2]) == (moment, None)
+
+
+@pytest.mark.parametrize("place", ["duckdb"], indirect=True)
+def test_a_list_of_decimals_is_read_as_text(place: Place, catalog: JdbcCatalog, path: ObjectPath) -> None:
+    name = place.name(path)
+    place.execute(f"CREATE TABLE {name} (id BIGINT, prices DECIMAL(10,2)[], price DECIMAL(10,2))")
+    run(catalog, path, Purpose.INSERT_INTO, [(1, None, 2)], catalog.load_table(path).schema)
+    assert read(catalog, path) == [{"id": 1, "prices": None, "price": Decimal("2.00")}]
 
 
 @TRANSACTIONAL
