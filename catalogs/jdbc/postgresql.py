@@ -423,7 +423,8 @@ class PostgreSQL(Database):
         if read == "e":
             return name
         elements = f"ARRAY(SELECT {read} FROM unnest({name}) WITH ORDINALITY AS u(e, o) ORDER BY o)"
-        return f"CASE WHEN {name} IS NOT NULL THEN {elements} END"
+        # An array of several dimensions stays one, and so is an error, as where the elements are read as they are.
+        return f"CASE WHEN array_ndims({name}) > 1 THEN ARRAY[{elements}] WHEN {name} IS NOT NULL THEN {elements} END"
 
     def compares(self, column: Column) -> bool:
         # Read in another form, but compared by the database as the same value.

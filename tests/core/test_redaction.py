@@ -159,7 +159,8 @@ def test_an_ordinary_option_is_no_secret(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("token_count", "7"), ("pass_rate", "0.95"), ("keySize", "256"), ("key", ""), ("use.token", "true")]
+    ("name", "value"),
+    [("token_count", "7"), ("pass_rate", "0.95"), ("keySize", "256"), ("key", ""), ("use.token", "true")],
 )
 def test_a_quantity_or_a_switch_is_no_secret(name: str, value: str) -> None:
     assert not is_secret(name, value)

@@ -14,7 +14,7 @@ import pytest
 
 from tests.jdbc.conftest import make_place
 from tests.jdbc.places import Place, ordered
-from tests.jdbc.statements import ROWS, offer, table
+from tests.jdbc.statements import ROWS, offer, read, table
 from twophase.catalogs.jdbc import JdbcCatalog, copying, infile
 from twophase.catalogs.jdbc.loading import Loader
 from twophase.errors import CatalogError
@@ -140,6 +140,16 @@ def test_a_column_of_another_type_goes_as_csv(catalog: JdbcCatalog, kind: pa.Dat
 def test_without_the_library_for_binary_all_goes_as_csv(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copying, "find_spec", lambda _: None)
     assert not copying.takes_binary(pa.schema([("a", pa.int64())]), {"a": "bigint"})
+
+
+@pytest.mark.parametrize("kind", ["int", "text", "uuid", "date", "timestamptz", "numeric", "inet"])
+def test_an_array_of_arrays_is_not_read_as_one(catalog: JdbcCatalog, postgresql: Place, kind: str) -> None:
+    path = ObjectPath.of("public", f"arrays_of_{kind}")
+    filled = f"SELECT array_fill(CAST(NULL AS {kind}), ARRAY[2, 2]) AS a"
+    postgresql.execute(f"CREATE TABLE {postgresql.name(path)} AS {filled}")
+    with pytest.raises(pa.ArrowException):
+        read(catalog, path)
+    postgresql.execute(f"DROP TABLE {postgresql.name(path)}")
 
 
 @pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us")])
