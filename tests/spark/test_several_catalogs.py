@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import twophase
@@ -16,6 +18,7 @@ from tests.spark.conftest import Start
 from twophase import TransactionState, failpoints
 from twophase.errors import TransactionInDoubt, WriteConflictError
 from twophase.model import Level, ObjectPath
+from twophase.spark.jvm.deletes import Delete
 
 OLD, NEW = [0, 1, 2], [0, 1, 2, 100]
 HIVE, LAKE, OTHER = "hive_t", "ice.db.t", "ice.db.u"
@@ -170,3 +173,36 @@ def test_an_operator_sees_each_table_of_a_partially_published_transaction(
     told = {name.replace("hive.default.", "") for name in ended.account.published}
     assert told == is_new
     assert is_new == ({HIVE, LAKE, OTHER, FIRST} if state is TransactionState.COMPLETED else {FIRST})
+
+
+NONE = "CAST(raise_error('no such row') AS BIGINT)"
+
+
+@pytest.mark.promise("iceberg-sql", "a subquery of a `DELETE` is run once, also over a database", detail=True)
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "id IN (SELECT k FROM lite.main.gone)",
+        f"id = (SELECT max(k) FROM lite.main.gone JOIN {HIVE} ON id = k)",
+        "1 = (SELECT count(*) FROM lite.main.gone AS g WHERE g.k = d.id)",
+        "EXISTS (SELECT 1 FROM lite.main.gone AS g WHERE g.k = d.id AND g.k IN (SELECT k FROM lite.main.gone))",
+    ],
+)
+def test_a_subquery_of_a_delete_is_run_once(stores: Stores, monkeypatch: pytest.MonkeyPatch, condition: str) -> None:
+    stores.spark.sql("CREATE TABLE ice.db.d AS SELECT /*+ COALESCE(1) */ id FROM range(4)")
+    stores.spark.sql("CREATE OR REPLACE TABLE lite.main.gone AS SELECT 1L AS k")
+    find = Delete.files
+
+    def change_afterwards(*facts: Any) -> list[str]:
+        found = find(*facts)
+        stores.lite("lite.main.gone", "UPDATE gone SET k = 2")
+        return found
+
+    monkeypatch.setattr(Delete, "files", change_afterwards)
+    try:
+        with pytest.raises(PySparkException, match="no such row"):
+            stores.spark.sql(f"DELETE FROM ice.db.d AS d WHERE {condition} AND id IN (SELECT {NONE} FROM {LAST})")
+        stores.spark.sql(f"DELETE FROM ice.db.d AS d WHERE {condition}")
+        assert stores.rows("ice.db.d") == [0, 2, 3]
+    finally:
+        stores.spark.sql("DROP TABLE ice.db.d")

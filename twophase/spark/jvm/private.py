@@ -191,6 +191,7 @@ _PLANNING: Mapping[str, tuple[str, ...]] = {
     _CATALYST + "analysis.UnresolvedTable": (".multipartIdentifier",),
     _PLANS + "LogicalPlan": (
         *("collectLeaves", "subqueriesAll", "mapChildren", "analyzed", "children", "output", "origin", "isStreaming"),
+        "transformDownWithSubqueries",
     ),
     _PLANS + "Command": (),
     _PLANS + "ParsedStatement": (),
@@ -231,7 +232,9 @@ _PLANNING: Mapping[str, tuple[str, ...]] = {
     _SQL + "connector.expressions.LiteralValue": ("value", "dataType"),
     _CATALYST + "expressions.Not": (),
     _CATALYST + "expressions.Attribute": ("withName", "name", "exprId", "metadata"),
-    _CATALYST + "expressions.Expression": ("references", "transform"),
+    _CATALYST + "expressions.Expression": ("references", "transform", "transformDown"),
+    _CATALYST + "expressions.SubqueryExpression": ("hasSubquery", "plan", "withNewPlan"),
+    _CATALYST + "expressions.SubExprUtils": ("hasOuterReferences",),
     _SQL + "ExperimentalMethods": ("extraStrategies", "extraStrategies_$eq"),
     _SQL + "execution.SparkStrategy": (),
     _SQL + "execution.SparkPlan": ("children", "withNewChildren"),

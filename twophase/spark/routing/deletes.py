@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -21,8 +22,11 @@ from twophase.model import ObjectPath, OverwriteScope
 from twophase.spark.attached import AttachedSession
 from twophase.spark.connector.delete import note_nothing_found, refuse_staged, replace_rows
 from twophase.spark.connector.parquet import ParquetTable
+from twophase.spark.errors import thrown_to_spark
 from twophase.spark.jvm.deletes import Delete
 from twophase.spark.jvm.statements import StatementReader
+from twophase.spark.session_reads import note_reads
+from twophase.spark.versions_read import states_read
 
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:(//)?")
 
@@ -64,6 +68,7 @@ def _delete(session: AttachedSession, catalog: Catalog, path: ObjectPath, statem
     if plan.rewritten is None or plan.rewritten.files is None:
         note_nothing_found(session, catalog, path, plan)
         return  # There are no rows.
+    statement.run_subqueries(partial(_in_one_state, session), thrown_to_spark)
     definition = catalog.load_table(path)
     shown = plan.rewritten.definition or definition
 
@@ -76,6 +81,15 @@ def _delete(session: AttachedSession, catalog: Catalog, path: ObjectPath, statem
         replace_rows(session, catalog, path, definition, OverwriteScope(files=found, version=plan.version), kept)
     else:
         note_nothing_found(session, catalog, path, plan)
+
+
+def _in_one_state(session: AttachedSession, frame: Any, tables: int) -> Any:
+    """Rows that stay the same when they are read again: where not all tables are read in one state, they are kept."""
+    versions = [version for *_, version in states_read(session.jvm, frame, session.catalogs)]
+    if None not in versions and len(versions) == tables:
+        return frame
+    note_reads(session, frame)
+    return frame.localCheckpoint()
 
 
 def _among(path: ObjectPath, plan: Deletion, names: list[str]) -> tuple[str, ...]:
