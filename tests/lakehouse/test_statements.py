@@ -369,6 +369,8 @@ def test_a_replace_does_not_lose_a_concurrent_append(shop: Shop) -> None:
         lambda df, name: df.writeTo(name).overwritePartitions(),
         lambda df, name: df.writeTo(name).createOrReplace(),
         lambda df, name: df.cache().write.insertInto(name, overwrite=True),
+        lambda df, name: _written(df, name, Purpose.INSERT_OVERWRITE),
+        lambda df, name: _written(df, name, Purpose.REPLACE_TABLE_AS),
     ],
 )
 def test_rows_that_were_read_before_another_writers_commit_are_not_written_over_it(shop: Shop, write: Any) -> None:
@@ -383,6 +385,11 @@ def test_rows_that_were_read_before_another_writers_commit_are_not_written_over_
     assert shop.rows("t") == [(0, 0), (1, 1), (1, 1), (2, 0), (3, 1)]
     write(shop.spark.table(shop.name("t")).selectExpr("id + 10 AS id", "p"), shop.name("t"))
     assert shop.rows("t") == [(10, 0), (11, 1), (11, 1), (12, 0), (13, 1)]
+
+
+def _written(df: Any, name: str, purpose: Purpose) -> None:
+    catalog, *path = name.split(".")
+    twophase.create_table_as(df, catalog, path, purpose=purpose)
 
 
 def collect_garbage(spark: SparkSession, proxies: list[ref[TableProxy]]) -> None:

@@ -20,7 +20,7 @@ from twophase.spark.assignment import fitted
 from twophase.spark.begun import OpenTransaction
 from twophase.spark.execution.cancellation import interruptible
 from twophase.spark.staged import table_definition
-from twophase.spark.statement import StatementContext, open_statement, run_statement
+from twophase.spark.statement import StatementContext, open_statement, run_statement, scope_as_read
 from twophase.transactions.coordinator import Coordinator
 from twophase.transactions.transaction import Transaction
 
@@ -91,6 +91,8 @@ def create_table_as(
         An argument of a wrong type; or an insert with arguments that describe the table, which already has them.
     AtomicityNotSupportedError
         The catalog offers no two-phase write for this.
+    WriteConflictError
+        The rows were read from the table itself, and another writer has changed it since.
     TransactionAborted, TransactionInDoubt
         The publish was refused, or its outcome could not be determined.
 
@@ -122,6 +124,8 @@ def create_table_as(
     if purpose.inserts:
         table = table_definition(joined, found, target)
         rows, definition = _inserted(df, definition, found, table, target)
+        if purpose is Purpose.INSERT_OVERWRITE:
+            overwrite = scope_as_read(context, found, target, overwrite or OverwriteScope(), df)
     elif not found.capabilities.column_defaults:
         definition = replace(definition, schema=types.without_defaults(definition.schema))
     # Ctrl-C cancels the jobs if there is a job tracker.

@@ -43,8 +43,6 @@ def note_reads(session: AttachedSession, frame: Any) -> None:
 def note_inputs(session: AttachedSession, transaction: Transaction, frame: Any) -> None:
     """Note for the observers which tables a statement of its own reads; what fails of it is only logged."""
     try:
-        if not hasattr(frame, "_jdf"):
-            return
         read: list[tuple[Catalog, ObjectPath, Any]] = list(states_read(session.jvm, frame, session.catalogs))
         if (catalog := _session_catalog(session)) is not None:
             for table in session_tables(session.jvm, frame):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +21,9 @@ from twophase.spark.attached import AttachedSession
 from twophase.spark.blocks import WriteGroup
 from twophase.spark.running import running
 from twophase.spark.session_reads import note_inputs, note_reads, require_as_read
+from twophase.spark.versions_read import version_read
 from twophase.transactions.coordinator import Coordinator
+from twophase.transactions.failures import rows_read_before
 from twophase.transactions.merging import Conflict
 from twophase.transactions.transaction import Transaction
 
@@ -117,6 +119,19 @@ def open_statement(
     if (group := _group(context.session)) is not None:
         group.staged.append(participant)
     return _started(context, transaction, participant, autocommit=autocommit)
+
+
+def scope_as_read(
+    context: StatementContext, catalog: Catalog, path: ObjectPath, scope: OverwriteScope, df: Any
+) -> OverwriteScope:
+    """The scope of an overwrite, with the version of the table that its rows were read from, if any.
+
+    Where the end of a block compares, it may be a former one.
+    """
+    is_merged = context.joined is not None and context.joined.merging is not None
+    if context.session is None or scope.version is not None or is_merged:
+        return scope
+    return replace(scope, version=version_read(context.session.jvm, df, catalog, path))
 
 
 def run_in_block(
@@ -256,11 +271,24 @@ def write_rows(session: AttachedSession | None, statement: Statement, df: Any) -
     """
     if session is not None:
         require_as_read(session, statement.participant, df)
+        if statement.participant.purpose.redefines:
+            _require_version_read(session, statement, df)
         if not statement.autocommit:
             note_reads(session, df)
         elif statement.transaction.wants_inputs:
             note_inputs(session, statement.transaction, df)
     statement.write(df)
+
+
+def _require_version_read(session: AttachedSession, statement: Statement, df: Any) -> None:
+    """Refuse to replace a table by rows that were read from another version of it than the statement rests on."""
+    participant, transaction = statement.participant, statement.transaction
+    if transaction.merging is not None:
+        return  # The end of the block compares.
+    catalog, path = participant.catalog, participant.path
+    version = version_read(session.jvm, df, catalog, path)
+    if version is not None and catalog.table_version(path) != version:
+        raise rows_read_before(f"{session.catalogs.name_of(catalog)}.{path}", transaction.id)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -27,10 +26,16 @@ from twophase.spark.jvm.listed import listed_scan_builder
 from twophase.spark.jvm.local_properties import WRITE_HINTS
 from twophase.spark.jvm.passed import write_info
 from twophase.spark.staged import staged_table
-from twophase.spark.statement import StatementContext, finish_statement, open_statement, run_statement, write_rows
-from twophase.spark.versions_read import StateRead, remember, version_read
+from twophase.spark.statement import (
+    StatementContext,
+    finish_statement,
+    open_statement,
+    run_statement,
+    scope_as_read,
+    write_rows,
+)
+from twophase.spark.versions_read import StateRead, remember
 from twophase.spark.write_hints import brings_columns, is_dynamic, stated_overwrite
-from twophase.transactions.failures import changed_since_read
 
 # ruff: noqa: N802
 
@@ -307,9 +312,8 @@ def _run_insert(
 ) -> None:
     purpose = Purpose.INSERT_INTO if scope is None else Purpose.INSERT_OVERWRITE
     context = StatementContext.of(session)
-    is_merged = context.joined is not None and context.joined.merging is not None  # Then the end of the block compares.
-    if scope is not None and scope.version is None and not is_merged:
-        scope = replace(scope, version=version_read(session.jvm, df, catalog, path))
+    if scope is not None:
+        scope = scope_as_read(context, catalog, path, scope, df)
     statement = open_statement(context, catalog, path, rows, purpose, scope, columns=columns)
     run_statement(session, statement, df, define)
 
@@ -334,19 +338,10 @@ class StagedTable(TableProxy):
     def _write(self, df: Any) -> None:
         self._has_query = True
         try:
-            self._require_as_read(df)
             write_rows(self._session, self._statement, df)
         except BaseException as error:
             self._error = error
             raise
-
-    def _require_as_read(self, df: Any) -> None:
-        """Refuse rows that were read from the replaced table before another writer changed it."""
-        if self._statement.transaction.merging is not None:
-            return  # The end of the block compares.
-        version = version_read(self._jvm, df, self._catalog, self._path)
-        if version is not None and self._catalog.table_version(self._path) != version:
-            raise changed_since_read(self.name(), self._statement.transaction.id)
 
     def commitStagedChanges(self) -> None:
         with thrown_to_spark(self._jvm):

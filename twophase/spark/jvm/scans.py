@@ -81,6 +81,8 @@ def _listed(jvm: Jvm, files: Any) -> tuple[list[str], int]:
 
 def scanned_tables(jvm: Jvm, df: Any) -> list[Any]:
     """Each Java ``Table`` of another catalog that is read: also in subqueries, and in cached earlier plans."""
+    if not hasattr(df, "_jdf"):
+        return []
     with private_name("LogicalPlan.collectLeaves", jvm.spark):
         found = _scans(jvm).sources(df._jdf)
         return [] if found is None else [found.get(place) for place in range(found.size())]
