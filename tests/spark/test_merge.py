@@ -16,6 +16,7 @@ from pyspark.sql.functions import coalesce, col, lit
 import twophase
 from tests.isolation.places import session
 from twophase.errors import CatalogError, ConfigurationError, WriteConflictError
+from twophase.model import Purpose
 from twophase.transactions.merging import Merging
 
 #: The database of each store, and the clause of a counter table there.
@@ -180,6 +181,46 @@ def test_what_another_program_has_committed_is_merged(spark: SparkSession, direc
             if not late:
                 append_past_twophase(directory, table, 3)
     assert rows(spark, table) == [(1, 12), (2, 12), (3, 8), (4, 7)]
+
+
+@pytest.mark.promise(
+    "merge", "rows that were read before the block, of a state that it does not see, replace nothing", detail=True
+)
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda df, table: df.write.insertInto(table, overwrite=True),
+        lambda df, table: df.writeTo(table).createOrReplace(),
+        lambda df, table: df.writeTo(table).overwrite(col("id") > 0),
+        lambda df, table: twophase.create_table_as(df, "ice", table.split(".")[1:], purpose=Purpose.INSERT_OVERWRITE),
+    ],
+    ids=["insert", "replace", "condition", "create_table_as"],
+)
+def test_rows_that_were_read_before_a_block_are_those_that_it_sees(
+    spark: SparkSession, other: SparkSession, counters: Counters, write: Any
+) -> None:
+    table = counters("lakehouse")
+    old = spark.table(table).selectExpr("value + 0 AS value", "id")  # Spark itself looks a bare table up again.
+    beside(other, ADD.format(table, 5, table))
+    with pytest.raises(WriteConflictError), twophase.transaction(spark, merge=add):
+        write(old, table)
+    assert rows(other, table) == [(1, 15), (2, 15)]
+    before = spark.table(table).selectExpr("value + 1 AS value", "id")
+    with twophase.transaction(spark, merge=add):
+        write(before, table)
+        beside(other, ADD.format(table, 2, table))
+    assert rows(spark, table) == [(1, 18), (2, 18)]
+
+
+def test_rows_that_a_block_has_read_are_merged_however_they_are_written(
+    spark: SparkSession, other: SparkSession, counters: Counters
+) -> None:
+    table = counters("lakehouse")
+    with twophase.transaction(spark, merge=add):
+        mine = spark.table(table).selectExpr("value + 1 AS value", "id")
+        beside(other, ADD.format(table, 5, table))
+        twophase.create_table_as(mine, "ice", table.split(".")[1:], purpose=Purpose.INSERT_OVERWRITE)
+    assert rows(spark, table) == [(1, 16), (2, 16)]
 
 
 def append_past_twophase(directory: Path, table: str, number: int) -> None:

@@ -126,9 +126,9 @@ def scope_as_read(
 ) -> OverwriteScope:
     """The scope of an overwrite, with the version of the table that its rows were read from, if any.
 
-    Where the end of a block compares, it may be a former one.
+    Of a whole table whose conflicts the user merges it may be a former one: see :func:`write_rows`.
     """
-    is_merged = context.joined is not None and context.joined.merging is not None
+    is_merged = context.joined is not None and context.joined.merging is not None and scope.is_whole_table
     if context.session is None or scope.version is not None or is_merged:
         return scope
     return replace(scope, version=version_read(context.session.jvm, df, catalog, path))
@@ -271,8 +271,7 @@ def write_rows(session: AttachedSession | None, statement: Statement, df: Any) -
     """
     if session is not None:
         require_as_read(session, statement.participant, df)
-        if statement.participant.purpose.redefines:
-            _require_version_read(session, statement, df)
+        _require_version_read(session, statement, df)
         if not statement.autocommit:
             note_reads(session, df)
         elif statement.transaction.wants_inputs:
@@ -281,13 +280,20 @@ def write_rows(session: AttachedSession | None, statement: Statement, df: Any) -
 
 
 def _require_version_read(session: AttachedSession, statement: Statement, df: Any) -> None:
-    """Refuse to replace a table by rows that were read from another version of it than the statement rests on."""
+    """Refuse to replace a table by rows that were read from another version of it than the statement rests on.
+
+    The version that an overwrite has in its scope is the catalog's to compare.
+    """
     participant, transaction = statement.participant, statement.transaction
-    if transaction.merging is not None:
-        return  # The end of the block compares.
-    catalog, path = participant.catalog, participant.path
+    catalog, path, merging = participant.catalog, participant.path, transaction.merging
+    is_merged = merging is not None and transaction.member(participant).replaces_rows
+    if not (participant.purpose.redefines or is_merged):
+        return
     version = version_read(session.jvm, df, catalog, path)
-    if version is not None and catalog.table_version(path) != version:
+    if version is None:
+        return
+    seen = catalog.table_version(path) == version if merging is None else merging.sees(catalog, path, version)
+    if not seen:
         raise rows_read_before(f"{session.catalogs.name_of(catalog)}.{path}", transaction.id)
 
 

@@ -59,6 +59,10 @@ class Merging:
             with self._life.fenced():
                 yield
 
+    def sees(self, catalog: Catalog, path: ObjectPath, version: str) -> bool:
+        """Return whether a version of a table is the transaction's own, or one of those that the user now merges."""
+        return self._life.reads.sees(catalog, path, version)
+
     def keep_rows(self, participant: TwoPhaseCatalogTable) -> None:
         """Note, after a statement, the rows of its table: if others change it, they can no longer be determined."""
         with self._resolving():

@@ -319,6 +319,10 @@ class Reads:
         if key not in self._first and key not in self._bases and catalog.table_exists(path):
             self._bases[key] = catalog.table_version(path)
 
+    def sees(self, catalog: Catalog, path: ObjectPath, version: str) -> bool:
+        """Return whether a version of a table is the transaction's own, or one of those that the user now merges."""
+        return _key(catalog, path) in self._rebased or self.source(catalog, path)[0].version == version
+
     def has_changes(self, catalog: Catalog, path: ObjectPath) -> bool:
         """Whether others have changed a table since the transaction's snapshot."""
         return bool(self._changes(catalog, path))

@@ -82,8 +82,7 @@ class DeletableTable(_Truncatable, WriteTable):
         """Replace the rows that match all predicates by others, which need not: one statement, and one publish."""
         context = StatementContext.of(self._session)
         plan = _plan(self._catalog, self._path, predicates)
-        if context.joined is None or context.joined.merging is None:  # Else the end of the block compares.
-            self._require_as_read(plan, df)
+        self._require_as_read(plan, df)
         definition = self._catalog.load_table(self._path)
         kept = _kept(self._session, self._catalog, self._path, plan, predicates)
         if kept is not None and MERGE_SCHEMA in rows.options:  # Spark has then left the columns as the rows have them.
