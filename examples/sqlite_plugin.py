@@ -26,26 +26,26 @@ CREATE TABLE IF NOT EXISTS catalog_published (key TEXT PRIMARY KEY);
 INSERT OR IGNORE INTO catalog_databases VALUES ('default');
 """
 THIS = "WHERE database = ? AND name = ?"
-SQL_TYPES = {"int": "INTEGER", "bool": "INTEGER", "float": "REAL", "double": "REAL", "binary": "BLOB"}
-SQL_TYPES |= dict.fromkeys(["string", "decimal", "date", "timestamp"], "TEXT")
-ARROW_TYPES = {"INTEGER": pa.int64(), "REAL": pa.float64(), "BLOB": pa.binary(), "TEXT": pa.string()}
+STORED = dict.fromkeys(["int", "bool", "timestamp"], ("INTEGER", pa.int64())) | {"date": ("INTEGER", pa.int32())}
+STORED |= dict.fromkeys(["float", "double"], ("REAL", pa.float64())) | {"binary": ("BLOB", pa.binary())}
+STORED |= dict.fromkeys(["string", "decimal"], ("TEXT", pa.string()))
 
 
-def sql_type(kind):
-    """Return the type of a column in SQLite; decimals and times are stored as text."""
-    for start, found in SQL_TYPES.items():
+def stored(kind):
+    """Return the type of a column in SQLite and in Arrow; decimals are stored as text, times as numbers."""
+    for start, found in STORED.items():
         if str(kind).startswith(start):
             return found
     raise CatalogError(f"SQLite has no column of type {kind}.")
 
 
 def to_sqlite(column):
-    values = column.cast(ARROW_TYPES[sql_type(column.type)]).to_pylist()
+    values = column.cast(stored(column.type)[1]).to_pylist()
     return ["NaN" if value != value else value for value in values]  # SQLite would store NULL instead.
 
 
 def to_arrow(values, kind):
-    raw = ARROW_TYPES[sql_type(kind)]
+    raw = stored(kind)[1]
     values = [None if value is None else float(value) for value in values] if raw == pa.float64() else values
     return pa.array(values, raw).cast(kind)
 
@@ -106,7 +106,7 @@ class SqliteCatalog(TransactionalCatalog):
         return row and StoredTable(TableDefinition.from_document(json.loads(row[0])), row[1])
 
     def make(self, db, path, definition):
-        columns = ", ".join(f"{quoted(field.name)} {sql_type(field.type)}" for field in definition.schema)
+        columns = ", ".join(f"{quoted(field.name)} {stored(field.type)[0]}" for field in definition.schema)
         db.execute(f"CREATE TABLE {table_of(path)} ({columns})")
         document = json.dumps(definition.to_document())
         db.execute("INSERT INTO catalog_tables VALUES (?, ?, ?, '')", [path.database, path.name, document])
@@ -144,4 +144,4 @@ class SqliteCatalog(TransactionalCatalog):
 
     def validate(self, path, definition):
         for field in definition.schema:
-            sql_type(field.type)
+            stored(field.type)

@@ -155,6 +155,20 @@ def test_rows_are_not_filled_into_other_columns(tmp_path: Path, other: pa.Schema
     assert [list(part()) for part in source.reader.plan(["id"], [])] == [[]]
 
 
+def test_times_of_any_year_are_read_as_they_were_written(tmp_path: Path) -> None:
+    catalog, path = open_plugin(str(tmp_path / "tables.db")), ObjectPath.of("default", "t")
+    days = pa.array([-1_000_000, 0, 2_932_897, None], pa.int32())
+    moments = pa.array([-(10**17), 0, 253_402_300_800_000_001, None], pa.int64())
+    kinds = (pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC"))
+    columns = (days, moments, moments)
+    rows = pa.table({str(kind): values.cast(kind) for kind, values in zip(kinds, columns, strict=True)})
+    staged(catalog, path, rows, Purpose.CREATE_TABLE_AS, WriteContext("tx")).commit()
+    source = catalog.read_source(path)
+    assert source.reader is not None
+    parts = source.reader.plan(rows.schema.names, [])
+    assert pa.Table.from_batches(batch for part in parts for batch in part()).equals(rows)
+
+
 def test_no_table_is_published_into_a_database_that_was_dropped(tmp_path: Path) -> None:
     catalog, path = open_plugin(str(tmp_path / "tables.db")), ObjectPath.of("sales", "t")
     catalog.create_database("sales")
