@@ -159,6 +159,24 @@ def test_other_rows_than_those_of_the_table_fit_or_are_refused_before_any_work(s
     assert rows(spark, "SELECT id, other, d, s FROM t") == [(6, "c", 7, None)]
 
 
+def test_a_null_of_no_type_is_one_of_the_type_of_its_column(spark: SparkSession, t: str) -> None:
+    made(spark, "SELECT 1 AS id, 'x' AS name, named_struct('a', 1, 'b', 'x') AS s")
+    query = "SELECT 2 AS id, NULL AS name, named_struct('a', NULL, 'b', 'y') AS s, 2 AS more"
+    spark.sql(query).write.option("mergeSchema", "true").insertInto(t)
+    assert rows(spark, "SELECT id, name, s.a, s.b, more FROM t") == [(1, "x", 1, "x", None), (2, None, None, "y", 2)]
+
+
+def test_a_new_column_comes_with_its_comment_and_is_refused_with_a_collation(spark: SparkSession, t: str) -> None:
+    made(spark, "SELECT 1 AS id")
+    noted = spark.sql("SELECT 2 AS id, 2 AS more").withMetadata("more", {"comment": "of its own"})
+    noted.write.option("mergeSchema", "true").insertInto(t)
+    assert spark.table(t).schema["more"].metadata["comment"] == "of its own"
+    collated = spark.sql("SELECT 3 AS id, 'x' COLLATE UTF8_LCASE AS c")
+    with pytest.raises(CatalogError, match="ADD COLUMN `c` string collate UTF8_LCASE"):
+        collated.write.option("mergeSchema", "true").insertInto(t)
+    assert rows(spark, "SELECT * FROM t") == [(1, None), (2, 2)]
+
+
 @pytest.mark.parametrize("provider", ["csv", pytest.param("json", marks=pytest.mark.exhaustive)])
 def test_a_table_of_another_format_keeps_its_columns(spark: SparkSession, t: str, provider: str) -> None:
     spark.sql(f"CREATE TABLE t USING {provider} AS SELECT 1 AS id, 'x' AS name")

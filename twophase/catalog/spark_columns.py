@@ -44,3 +44,13 @@ def collated_types(field: Mapping[str, Any]) -> list[str]:
     """
     named = field.get("metadata", {}).get(_COLLATIONS, {}).values()
     return [f"string collate {name.rpartition('.')[2]}" for name in named]
+
+
+def has_collation(column: pa.Field) -> bool:
+    """Return whether a text of a column, at any level, has a collation.
+
+    Parameters
+    ----------
+    column : pyarrow.Field
+    """
+    return f'"{_COLLATIONS}"'.encode() in (column.metadata or {}).get(SPARK_FIELD, b"")

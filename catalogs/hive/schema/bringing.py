@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from twophase.catalog.spark_columns import spark_field
+from twophase.catalog.spark_columns import collated_types, has_collation, spark_field
 from twophase.catalogs.hive import ddl
 from twophase.catalogs.hive.schema import policies
 from twophase.catalogs.hive.schema.columns import DEFAULTS, Columns, is_plain
@@ -148,22 +148,18 @@ def _incoming(path: ObjectPath, rows: pa.Schema, table: pa.Schema) -> pa.Schema:
 
 
 def _checked(path: ObjectPath, field: pa.Field, column: pa.Field | None) -> pa.Field:
-    known = _is_known(field)
-    if column is None and not known:
-        raise CatalogError(
-            f"{path} was not written: the rules of schema evolution do not know the type of its new column "
-            f"{field.name}.",
-            path=path,
-            hint=f"Add it before: ALTER TABLE {path} ADD COLUMN {quote(field.name)} {ddl.sql_type(field)}",
-        )
-    if column is not None and _HAS_LENGTH.search(json.dumps(spark_field(column))):
+    if column is None:
+        return _new(path, field)
+    # A void is NULL, which a column of any known type takes.
+    known = _is_known(column) and _is_known(field, "void")
+    if _HAS_LENGTH.search(json.dumps(spark_field(column))):
         raise CatalogError(
             f"{path} was not written: {column.name} has the type {ddl.sql_type(column)}, whose length is checked only "
             "where the rows have the columns of the table.",
             path=path,
             hint=f"Add the new columns before: ALTER TABLE {path} ADD COLUMNS (...), and insert without mergeSchema.",
         )
-    if column is not None and not (known and _is_known(column)):
+    if not known:
         if spark_field(field).get("type") != spark_field(column).get("type"):
             raise CatalogError(
                 f"{path} was not written: {field.name} is {ddl.sql_type(field)} in its rows, and "
@@ -175,9 +171,23 @@ def _checked(path: ObjectPath, field: pa.Field, column: pa.Field | None) -> pa.F
     return pa.field(field.name, field.type, field.nullable)
 
 
-def _is_known(field: pa.Field) -> bool:
+def _new(path: ObjectPath, field: pa.Field) -> pa.Field:
+    if not _is_known(field) or has_collation(field):
+        collated = collated_types(spark_field(field)) if pa.types.is_string(field.type) else []
+        kind = next(iter(collated), None) or ddl.sql_type(field)
+        raise CatalogError(
+            f"{path} was not written: the rules of schema evolution do not know the type of its new column "
+            f"{field.name}.",
+            path=path,
+            hint=f"Add it before: ALTER TABLE {path} ADD COLUMN {quote(field.name)} {kind}",
+        )
+    comment = (field.metadata or {}).get(b"comment")
+    return pa.field(field.name, field.type, field.nullable, None if comment is None else {b"comment": comment})
+
+
+def _is_known(field: pa.Field, *also: str) -> bool:
     described = spark_field(field).get("type")
-    return described is None or is_plain(described)
+    return described is None or is_plain(described, *also)
 
 
 def plain(field: pa.Field) -> pa.Field:

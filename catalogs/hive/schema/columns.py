@@ -21,15 +21,16 @@ _PLAIN = frozenset(
 ) | {"timestamp_ntz"}
 
 
-def is_plain(described: Any) -> bool:
-    """Whether the rules know a type of Spark, given by its JSON, and all below it."""
+def is_plain(described: Any, *also: str) -> bool:
+    """Whether the rules know a type of Spark, given by its JSON, and all below it; or one of those that are named."""
     if isinstance(described, str):
-        return described in _PLAIN or described.startswith(("decimal(", "char(", "varchar("))
+        return described in _PLAIN or described in also or described.startswith(("decimal(", "char(", "varchar("))
     if described["type"] == "struct":
-        return all(is_plain(field["type"]) for field in described["fields"])
+        return all(is_plain(field["type"], *also) for field in described["fields"])
     if described["type"] == "array":
-        return is_plain(described["elementType"])
-    return described["type"] == "map" and is_plain(described["keyType"]) and is_plain(described["valueType"])
+        return is_plain(described["elementType"], *also)
+    below = [described[name] for name in ("keyType", "valueType") if described["type"] == "map"]
+    return bool(below) and all(is_plain(kind, *also) for kind in below)
 
 
 @dataclass(frozen=True)
