@@ -164,3 +164,15 @@ def test_the_name_of_a_renamed_table_is_free_at_once(spark: SparkSession, rows: 
     assert spark.table("swap_new").count() == 0
     for name in ("swap", "swap_old", "swap_new"):
         spark.sql(f"DROP TABLE {name}")
+
+
+@pytest.mark.usefixtures("handle")
+def test_a_table_like_another_takes_a_name_that_the_other_has_dropped(spark: SparkSession) -> None:
+    spark.sql("CREATE TABLE model USING parquet AS SELECT 1 AS id, 2 AS gone")
+    spark.sql("ALTER TABLE model DROP COLUMN gone")
+    spark.sql("CREATE TABLE like_it LIKE model USING parquet")
+    spark.sql("ALTER TABLE like_it ADD COLUMN gone STRING")
+    spark.sql("INSERT INTO like_it VALUES (1, 'x')")
+    assert [tuple(row) for row in spark.sql("SELECT id, gone FROM like_it WHERE gone = 'x'").collect()] == [(1, "x")]
+    with pytest.raises(CatalogError, match="have another column gone"):
+        spark.sql("ALTER TABLE model ADD COLUMN gone STRING")

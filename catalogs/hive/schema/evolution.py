@@ -85,7 +85,7 @@ def with_ids(store: HiveStore, table: HiveTable, before: Columns, changes: Seque
 
 def is_empty(store: HiveStore, table: HiveTable) -> bool:
     """Return whether a table certainly has no files, by the top level of its directory."""
-    if table.location is None or (table.partitioned and store.metastore.has_partitions(table)):
+    if not table.location or (table.partitioned and store.metastore.has_partitions(table)):
         return False
     return all(is_hidden(entry.name) for entry in store.files.list(table.location, recursive=False))
 
@@ -275,6 +275,9 @@ class Evolution:
         key = self._key(path)
         for used, owner in self._used:
             if used == key and (number is None or owner != number):
+                if self._is_empty():  # As one that was created LIKE another: no file has another column of any name.
+                    self._used.clear()
+                    return
                 self._rewrite(
                     f"files of it have another column {'.'.join(path)}, dropped or renamed since, and Spark filters "
                     "their rows by name"
