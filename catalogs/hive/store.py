@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Protocol, runtime_checkable
 
 from twophase.catalog import Environment
+from twophase.catalog.spark_columns import has_collation
 from twophase.catalogs.files import Files, is_below, join, parent
 from twophase.catalogs.hive import layout, names
 from twophase.catalogs.hive.definitions import FIELD_IDS
@@ -121,6 +122,13 @@ class HiveStore:
 
     def check_definition(self, path: ObjectPath, definition: TableDefinition, capabilities: Capabilities) -> None:
         """Refuse columns and a layout that a new table cannot have."""
+        collated = next((field.name for field in definition.schema if has_collation(field)), None)
+        if collated is not None and not self.metastore.read_by_session:
+            raise CatalogError(
+                f"{path} was not created: {collated} has a collation, which would be lost through HiveServer2.",
+                path=path,
+                hint="Cast it to STRING COLLATE UTF8_BINARY, or create the table in a session of that metastore.",
+            )
         sensitive = self.conf.get("spark.sql.caseSensitive", "false").lower() == "true"
         names.check_definition(path, definition, capabilities.partitioning, case_sensitive=sensitive)
 
