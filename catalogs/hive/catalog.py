@@ -36,7 +36,15 @@ from twophase.catalog.reading import ReadSource
 from twophase.catalog.schema_versions import TableSchema
 from twophase.catalogs.files import Files, StorageKind, join, same
 from twophase.catalogs.hive import identity, layout, names
-from twophase.catalogs.hive.definitions import FILE_PROVIDERS, PROVIDERS, complete, to_definition, to_table
+from twophase.catalogs.hive.definitions import (
+    FILE_PROVIDERS,
+    PROVIDERS,
+    complete,
+    has_ids,
+    ids_unknown,
+    to_definition,
+    to_table,
+)
 from twophase.catalogs.hive.dropping import plan_drop
 from twophase.catalogs.hive.hiveserver2_client import SqlClient
 from twophase.catalogs.hive.housekeeping import Housekeeping
@@ -327,6 +335,8 @@ class HiveCatalog(
             provider = read_format(definition, self.conf)
             name = ObjectPath.of(table.database, table.name)
             return ReadSource("session_table", name=name, provider=provider, definition=definition)
+        if has_ids(definition):  # By their names, renamed columns would be NULL.
+            raise ids_unknown(path, "read")
         if table.partitioned:  # Its partitions may be anywhere, and its directory may have what is none.
             state = SnapshotRead(self.store, self.canonical(path), ()).state()
             return replace(state.source(str(table.provider)), version=None)

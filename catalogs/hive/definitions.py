@@ -14,6 +14,7 @@ import pyarrow as pa
 from twophase.catalog.spark_columns import spark_field
 from twophase.catalogs.hive.stamps import BROUGHT, STAMP
 from twophase.catalogs.hive.tables import EXTERNAL, HiveTable
+from twophase.errors import CatalogError
 from twophase.model import BucketSpec, ObjectPath, TableDefinition, Transform
 from twophase.redaction import is_secret
 
@@ -207,6 +208,20 @@ def fingerprint(definition: TableDefinition) -> str:
         ),
     ]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def has_ids(definition: TableDefinition) -> bool:
+    """Whether the Parquet files of a table are read by field ids."""
+    return definition.provider == "parquet" and definition.properties.get(FIELD_IDS) == "true"
+
+
+def ids_unknown(path: ObjectPath, what: str) -> CatalogError:
+    """The error of a table that is read by field ids, of which the metastore tells nothing."""
+    return CatalogError(
+        f"{path} was not {what}: its columns are read by field ids ({FIELD_IDS}), which HiveServer2 does not tell.",
+        path=path,
+        hint="Use a session whose own metastore is the server's, in which the table is not one of another catalog.",
+    )
 
 
 # -- redaction ---------------------------------------------------------------------------------------------------------

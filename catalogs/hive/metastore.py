@@ -261,12 +261,12 @@ class Metastore(ABC):
     @property
     def reads_by_ids(self) -> bool:
         """Whether Parquet files are read by the ids of a table's fields, where it has ids."""
-        return True
+        return False
 
     @property
     def writes_ids(self) -> bool:
         """Whether Parquet files are written with the ids of a table's fields, where it has ids."""
-        return True
+        return False
 
     def reads_by_position(self, table: HiveTable) -> str | None:
         """The setting by which files of an ORC table are not read by the names of their columns; None if they are."""

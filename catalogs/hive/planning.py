@@ -16,11 +16,12 @@ from twophase.catalog.schema_changes import MERGE_SCHEMA
 from twophase.catalogs.files import normal, parent, refuse_untried
 from twophase.catalogs.hive import hard_links, layout, names, streamed
 from twophase.catalogs.hive.definitions import (
-    FIELD_IDS,
     PROVIDERS,
     SERDE_PROVIDER,
     complete,
+    has_ids,
     has_secrets,
+    ids_unknown,
     is_redacted,
     redacted,
     same_layout,
@@ -247,8 +248,11 @@ def _check_width(path: ObjectPath, table: TableDefinition, rows: TableDefinition
 
 
 def _check_ids(store: HiveStore, path: ObjectPath, wanted: TableDefinition) -> None:
-    has_ids = wanted.provider == "parquet" and wanted.properties.get(FIELD_IDS) == "true"
-    if has_ids and not store.metastore.writes_ids:
+    if not has_ids(wanted):
+        return
+    if not store.metastore.read_by_session:
+        raise ids_unknown(path, "written")
+    if not store.metastore.writes_ids:
         raise CatalogError(
             f"{path} was not written: its columns are read by field ids, and this session writes files without them "
             "(spark.sql.parquet.fieldId.write.enabled is false), which no one could read.",

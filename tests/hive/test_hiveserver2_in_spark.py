@@ -14,6 +14,7 @@ from tests.servers import Server
 from twophase.catalogs.hive.hiveserver2 import HiveServer2Metastore
 from twophase.catalogs.hive.hiveserver2_client import SqlClient
 from twophase.catalogs.hive.options import Settings
+from twophase.errors import CatalogError
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -94,3 +95,22 @@ def test_a_table_that_loses_its_comment_has_none(client: SqlClient, on_server: R
     now = store.get_table("sold", "t")
     assert now is not None
     assert not now.comment
+
+
+def test_a_table_with_field_ids_is_neither_read_nor_written_by_names(spark: SparkSession, on_server: Run) -> None:
+    marked = "TBLPROPERTIES ('twophase.field_ids' = 'true')"
+    on_server(f"CREATE TABLE sold.t USING parquet {marked} AS SELECT 1 AS id")
+    for statement in (
+        "INSERT INTO other.sold.t SELECT 2",
+        "SELECT * FROM other.sold.t",
+        f"CREATE TABLE other.sold.u {marked} AS SELECT 1 AS id",
+    ):
+        with pytest.raises(CatalogError, match="field ids"):
+            spark.sql(statement).collect()
+    assert on_server("SELECT * FROM sold.t") == [(1,)]
+
+
+def test_a_collation_that_would_be_lost_is_refused(spark: SparkSession, on_server: Run) -> None:
+    with pytest.raises(CatalogError, match="c has a collation"):
+        spark.sql("CREATE TABLE other.sold.t AS SELECT array('x' COLLATE UTF8_LCASE) AS c")
+    assert on_server("SHOW TABLES IN sold") == []
