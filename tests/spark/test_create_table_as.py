@@ -15,9 +15,16 @@ from pyspark.sql import DataFrame, SparkSession
 import twophase
 from tests.spark.conftest import Start
 from twophase import Purpose, Transaction, TransactionState
-from twophase.errors import CatalogError, ConfigurationError, TableAlreadyExistsError, TableNotExistError
+from twophase.errors import (
+    CatalogError,
+    ConfigurationError,
+    TableAlreadyExistsError,
+    TableNotExistError,
+    WriteConflictError,
+)
 from twophase.hooks import JobStatus, JobStatusHook
 from twophase.model import ObjectPath, OverwriteScope
+from twophase.spark import assignment
 
 #: Each store: the catalog's name, and a database of it.
 STORES = {"hive": "default", "jdbc": "main", "lakehouse": "db"}
@@ -300,6 +307,28 @@ def test_columns_are_found_by_name_and_all_are_needed(store: Store) -> None:
         store.insert("SELECT 1 AS a, 2 AS d", "t")
     with pytest.raises(CatalogError, match="more than one column of the name a"):
         store.insert("SELECT 1 AS a, 2 AS a, 3 AS `b c`", "t")
+
+
+@pytest.mark.promise(
+    "create-table-as", "rows go into no other columns than those that they were put in order for", detail=True
+)
+def test_rows_go_into_no_other_columns_than_those_that_they_were_put_in_order_for(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.sql("CREATE TABLE @t AS SELECT 1 AS a, 2 AS b")
+    fitted = assignment.fitted
+
+    def replace_first(*facts: Any) -> DataFrame:
+        store.write("SELECT 4 AS b, 3 AS a", "t", Purpose.REPLACE_TABLE_AS)
+        return fitted(*facts)
+
+    monkeypatch.setattr("twophase.spark.create_table_as.fitted", replace_first)
+    with pytest.raises(WriteConflictError, match=r"t was not written.* from a, b to b, a"):
+        store.insert("SELECT 8 AS b, 7 AS a", "t")
+    monkeypatch.undo()
+    assert store.rows("t") == [(4, 3)]
+    store.insert("SELECT 7 AS a, 8 AS b", "t")
+    assert store.rows("t") == [(4, 3), (8, 7)]
 
 
 def test_a_table_that_takes_any_schema_follows_the_rows(lakehouse: Store) -> None:

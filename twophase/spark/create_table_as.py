@@ -92,7 +92,7 @@ def create_table_as(
     AtomicityNotSupportedError
         The catalog offers no two-phase write for this.
     WriteConflictError
-        The rows were read from the table itself, and another writer has changed it since.
+        Another writer has changed the table since the rows were read from it, or its columns meanwhile.
     TransactionAborted, TransactionInDoubt
         The publish was refused, or its outcome could not be determined.
 
@@ -120,17 +120,20 @@ def create_table_as(
     if purpose is Purpose.CREATE_TABLE_AS_IF_NOT_EXISTS and _is_there(joined, found, target):
         return None
     # All checks happen before the catalog is called: nothing is staged by then.
-    rows, definition, table = df, _new_definition(df, **clauses), None
+    rows, definition, table, columns = df, _new_definition(df, **clauses), None, None
     if purpose.inserts:
         table = table_definition(joined, found, target)
         rows, definition = _inserted(df, definition, found, table, target)
+        columns = table.schema.names if definition is table else None  # Rows that bring columns are matched by name.
         if purpose is Purpose.INSERT_OVERWRITE:
             overwrite = scope_as_read(context, found, target, overwrite or OverwriteScope(), df)
     elif not found.capabilities.column_defaults:
         definition = replace(definition, schema=types.without_defaults(definition.schema))
     # Ctrl-C cancels the jobs if there is a job tracker.
     with interruptible(session.tracker) if session else nullcontext():
-        statement = open_statement(context, found, target, definition, purpose, overwrite, other_way=_OTHER_WAY)
+        statement = open_statement(
+            context, found, target, definition, purpose, overwrite, other_way=_OTHER_WAY, columns=columns
+        )
         run_statement(session, statement, rows, lambda: table or definition)
     return statement.transaction
 
