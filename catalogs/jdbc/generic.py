@@ -327,6 +327,11 @@ class DuckDB(Generic):
             for name, kind, nullable, generated, default in found
         ]
 
+    def select_expression(self, column: Column) -> str:
+        name = self.quote(column.name)
+        # What Spark has no type for, in the text form that DuckDB itself takes, unlike that of Python's objects.
+        return f"CAST({name} AS VARCHAR)" if _is.is_string(column.arrow) and column.type != "VARCHAR" else name
+
     def primary_key(self, connection: sa.Connection, table: ObjectPath) -> list[str]:
         found = connection.scalar(
             sa.text(

@@ -6,7 +6,6 @@ import datetime
 import sys
 import time
 from collections.abc import Iterator
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -272,11 +271,19 @@ def test_the_database_gives_the_values_of_columns_that_an_insert_leaves_out(
 
 
 @pytest.mark.parametrize("place", ["duckdb"], indirect=True)
-def test_a_list_of_decimals_is_read_as_text(place: Place, catalog: JdbcCatalog, path: ObjectPath) -> None:
-    name = place.name(path)
-    place.execute(f"CREATE TABLE {name} (id BIGINT, prices DECIMAL(10,2)[], price DECIMAL(10,2))")
-    run(catalog, path, Purpose.INSERT_INTO, [(1, None, 2)], catalog.load_table(path).schema)
-    assert read(catalog, path) == [{"id": 1, "prices": None, "price": Decimal("2.00")}]
+def test_what_is_read_as_text_is_in_the_databases_own_form_and_can_be_written_back(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath
+) -> None:
+    place.execute(
+        f"CREATE TABLE {place.name(path)} AS SELECT [1.5::DECIMAL(10,2)] AS prices, {{'a': 'x', 'b': NULL}} AS facts, "
+        "INTERVAL '1 month 2 days' AS span, '12:00:00.5'::TIME AS noon, uuid() AS id, "
+        "170141183460469231731::HUGEINT AS n, 2::DECIMAL(10,2) AS price"
+    )
+    before, schema = place.rows(path), catalog.load_table(path).schema
+    (row,) = read(catalog, path)
+    assert (row["prices"], row["facts"], row["span"]) == ("[1.50]", "{'a': x, 'b': NULL}", "1 month 2 days")
+    run(catalog, path, Purpose.INSERT_OVERWRITE, [tuple(row.values())], schema)
+    assert place.rows(path) == before
 
 
 @TRANSACTIONAL
