@@ -337,6 +337,7 @@ class HiveCatalog(
             return ReadSource("session_table", name=name, provider=provider, definition=definition)
         if has_ids(definition):  # By their names, renamed columns would be NULL.
             raise ids_unknown(path, "read")
+        footers.require_defaults(self.store, self.canonical(path), definition)
         if table.partitioned:  # Its partitions may be anywhere, and its directory may have what is none.
             state = SnapshotRead(self.store, self.canonical(path), ()).state()
             return replace(state.source(str(table.provider)), version=None)

@@ -53,6 +53,14 @@ def sql_type(field: pa.Field) -> str:
     return _sql_of_arrow(field.type, field.name) if declared is None else _spark_type(declared)
 
 
+def spark_atom(kind: pa.DataType) -> str | None:
+    """Return the name of a type in Spark's JSON; None for one that has others below it."""
+    if pa.types.is_nested(kind):
+        return None
+    word = _sql_of_arrow(kind, "")
+    return next((name for name, sql in _SPARK_WORDS.items() if sql == word and name != "timestamp_ltz"), word)
+
+
 def _spark_type(kind: Any) -> str:
     if isinstance(kind, str):
         return _SPARK_WORDS.get(kind, kind)
@@ -187,7 +195,8 @@ def pairs(entries: Mapping[str, str]) -> str:
 def column(field: pa.Field) -> str:
     """Return one column of a CREATE TABLE."""
     comment = (field.metadata or {}).get(b"comment")
-    words = f"{quote(field.name)} {sql_type(field)}"
+    default = spark_field(field).get("metadata", {}).get("CURRENT_DEFAULT")
+    words = f"{quote(field.name)} {sql_type(field)}" + ("" if default is None else f" DEFAULT {default}")
     return words if comment is None else f"{words} COMMENT {literal(comment.decode())}"
 
 

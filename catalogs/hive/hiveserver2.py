@@ -19,11 +19,13 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
+from twophase.catalog.spark_columns import SPARK_FIELD
 from twophase.catalogs.hive import ddl
 from twophase.catalogs.hive.hiveserver2_client import SqlClient
 from twophase.catalogs.hive.layout import HIDDEN_PREFIX, partition_values
 from twophase.catalogs.hive.metastore import Metastore
 from twophase.catalogs.hive.options import Settings
+from twophase.catalogs.hive.schema.columns import DEFAULTS
 from twophase.catalogs.hive.stamps import STAMP, StampChangedError, unfenced
 from twophase.catalogs.hive.tables import EXTERNAL, MANAGED, VIEW, HivePartition, HiveTable, Located, partition_key
 from twophase.errors import (
@@ -348,9 +350,13 @@ def _buckets(facts: Mapping[str, Any]) -> BucketSpec | None:
 
 
 def _field(column: Mapping[str, Any]) -> pa.Field:
-    comment = column.get("comment")
-    metadata = None if comment is None else {b"comment": str(comment).encode()}
-    return pa.field(str(column["name"]), ddl.arrow_type(_type_text(column["type"])), True, metadata)
+    name, comment, default = str(column["name"]), column.get("comment"), column.get("default")
+    arrow = ddl.arrow_type(_type_text(column["type"]))
+    metadata = {} if comment is None else {b"comment": str(comment).encode()}
+    if default is not None and (kind := ddl.spark_atom(arrow)) is not None:
+        described = {"name": name, "type": kind, "nullable": True, "metadata": dict.fromkeys(DEFAULTS, str(default))}
+        metadata[SPARK_FIELD] = json.dumps(described).encode()
+    return pa.field(name, arrow, True, metadata or None)
 
 
 def _type_text(kind: Mapping[str, Any]) -> str:

@@ -114,3 +114,13 @@ def test_a_collation_that_would_be_lost_is_refused(spark: SparkSession, on_serve
     with pytest.raises(CatalogError, match="c has a collation"):
         spark.sql("CREATE TABLE other.sold.t AS SELECT array('x' COLLATE UTF8_LCASE) AS c")
     assert on_server("SHOW TABLES IN sold") == []
+
+
+def test_a_column_that_an_insert_leaves_out_gets_the_default_of_the_server(spark: SparkSession, on_server: Run) -> None:
+    on_server("CREATE TABLE sold.t (a INT, b INT DEFAULT 7, s STRING DEFAULT 'x') USING parquet")
+    spark.sql("INSERT INTO other.sold.t (a) VALUES (1)")
+    assert rows(spark, "SELECT * FROM other.sold.t") == on_server("SELECT * FROM sold.t") == [(1, 7, "x")]
+    on_server("ALTER TABLE sold.t ADD COLUMN e INT DEFAULT 5")
+    with pytest.raises(CatalogError, match="older than its column e"):
+        spark.sql("SELECT * FROM other.sold.t").collect()
+    assert on_server("SELECT e FROM sold.t") == [(5,)]

@@ -9,12 +9,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from twophase.catalog.schema_versions import TableSchema
+from twophase.catalog.spark_columns import spark_field
 from twophase.catalogs.files import Files
 from twophase.catalogs.hive.schema.changes import table_schema
+from twophase.catalogs.hive.schema.columns import DEFAULTS
 from twophase.catalogs.hive.snapshots import SnapshotRead
 from twophase.catalogs.hive.store import HiveStore
-from twophase.errors import TwoPhaseError
-from twophase.model import ObjectPath
+from twophase.errors import CatalogError, TwoPhaseError
+from twophase.model import ObjectPath, TableDefinition
 from twophase.schema import Field, Kind, Schema
 
 #: Footers that are read at most.
@@ -52,6 +54,35 @@ def written_schemas(store: HiveStore, path: ObjectPath) -> list[tuple[float, Tab
         return None if found is None else replace(found, schema=_relaxed(found.schema))
 
     return _boundaries(files, read)
+
+
+def require_defaults(store: HiveStore, path: ObjectPath, definition: TableDefinition) -> None:
+    """Refuse to read a Parquet table whose oldest file lacks a column with a DEFAULT.
+
+    Its rows have the default of when the column was added, and a server tells only the present one.
+
+    Parameters
+    ----------
+    store : HiveStore
+    path : ObjectPath
+        As the metastore stores it.
+    definition : TableDefinition
+    """
+    wanted = [f.name for f in definition.schema if DEFAULTS[0] in spark_field(f).get("metadata", {})]
+    if not wanted or definition.provider != "parquet":
+        return
+    files = sorted((entry.modified, place) for place, entry in SnapshotRead(store, path, ()).state().files)
+    there = _footer(store.files, files[0][1]) if files else None
+    known = set() if there is None else {name.lower() for name in there.names}
+    keys = {name.lower() for name in definition.partition_columns}
+    for name in wanted:
+        if there is not None and name.lower() not in known | keys:
+            raise CatalogError(
+                f"{path} was not read: files of it are older than its column {name}, and HiveServer2 does not tell "
+                "which DEFAULT their rows have there.",
+                path=path,
+                hint="Read it in a session whose own metastore is the server's, or write its rows anew there.",
+            )
 
 
 def _relaxed(schema: Schema) -> Schema:
