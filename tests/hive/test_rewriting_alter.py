@@ -328,3 +328,15 @@ def test_the_options_of_the_catalog_are_for_all_tables_that_have_no_such_propert
         for name in options:
             spark.conf.unset(f"spark.sql.catalog.hive.{name}")
         twophase.attach(spark)
+
+
+def test_a_rewrite_keeps_the_default_collation_of_the_table(spark: SparkSession, t: str) -> None:
+    chosen = "TBLPROPERTIES ('twophase.alter' = 'rewrite')"
+    spark.sql(f"CREATE TABLE t (id INT, s STRING) USING parquet DEFAULT COLLATION UTF8_LCASE {chosen}")
+    spark.sql("INSERT INTO t VALUES (1, 'x')")
+    spark.sql("ALTER TABLE t RENAME COLUMN id TO k")
+    spark.sql("ALTER TABLE t SET TBLPROPERTIES ('a' = 'b')")
+    described = {row[0]: row[1] for row in spark.sql("DESCRIBE TABLE EXTENDED t").collect()}
+    assert described["Collation"] == "UTF8_LCASE"
+    assert "collation" not in {row[0] for row in spark.sql("SHOW TBLPROPERTIES t").collect()}
+    assert [tuple(row) for row in spark.sql("SELECT k FROM t WHERE s = 'X'").collect()] == [(1,)]

@@ -22,7 +22,7 @@ _MAP = "scala.collection.immutable.Map"
 #: The fields read of a table: its schema and statistics may take megabytes.
 _FACTS = (
     *("identifier", "tableType", "storage", "provider", "partitionColumnNames", "properties", "bucketSpec", "comment"),
-    *("tracksPartitionsInCatalog", "createTime"),
+    *("tracksPartitionsInCatalog", "createTime", "collation"),
 )
 #: Scheme and authority, which are never escaped.
 _HEAD = re.compile(r"^(?:[A-Za-z][A-Za-z0-9+.-]*:)?(?://[^/]*)?")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,8 @@ from twophase.spark.jvm.metastore import Draft
 from twophase.spark.jvm.partitions import uri_of
 from twophase.spark.metastore.base import SERDE_FIELDS, SessionStore, mentions, spark_errors
 
+#: A table's DEFAULT COLLATION: the field of Spark's table, and its property in Spark's catalog interface and in Hive.
+COLLATION = "collation"
 _CATALOG = "org.apache.spark.sql.catalyst.catalog."
 #: Types that are the same in Hive and in Spark: a table of only these has its columns in the metastore, too.
 _HIVE_TYPES = frozenset("boolean byte short integer long float double string binary date timestamp".split())
@@ -106,6 +109,8 @@ class SessionCreation(SessionStore):
             "locationUri": None if table.location is None else uri_of(table.location),
             "properties": dict(table.options),
         }
+        collation = table.properties.get(COLLATION)
+        more = {} if collation is None else {COLLATION: self._option(collation)}
         return self._case.draft(
             _CATALOG + "CatalogTable",
             self._identifier(table.database, table.name),
@@ -117,10 +122,15 @@ class SessionCreation(SessionStore):
             bucketSpec=self._option(self._bucket_spec(table.bucketing)),
             createTime=time.time_ns() // 1_000_000,
             createVersion=self._version,
-            properties=self._map(table.properties),
+            properties=self._properties(table.properties),
             comment=self._option(table.comment),
             tracksPartitionsInCatalog=table.tracked and bool(table.partition_columns),
+            **more,
         )
+
+    def _properties(self, properties: Mapping[str, str]) -> Any:
+        """The properties as Spark has them, which keeps the collation apart, unlike Hive and twophase."""
+        return self._map({key: value for key, value in properties.items() if key != COLLATION})
 
     def _bucket_spec(self, bucketing: BucketSpec | None) -> Any | None:
         if bucketing is None:

@@ -35,7 +35,7 @@ from twophase.spark.jvm.formats import short_name
 from twophase.spark.jvm.partitions import path_of
 from twophase.spark.metastore import columns as spark_columns
 from twophase.spark.metastore.base import SERDE_FIELDS, spark_errors, strings
-from twophase.spark.metastore.create import SessionCreation
+from twophase.spark.metastore.create import COLLATION, SessionCreation
 from twophase.spark.metastore.databases import SessionDatabases
 from twophase.spark.metastore.partitions import SessionPartitions
 
@@ -187,7 +187,7 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
             fields = {"schema": self._struct(table.schema)} if changed else {}
             if has_others:
                 fields["stats"] = self._option(None)
-            facts = {"properties": self._map(table.properties), "comment": self._option(table.comment)}
+            facts = {"properties": self._properties(table.properties), "comment": self._option(table.comment)}
             self._catalog.alterTable(self._case.copy(now.extra["found"].table(), **fields, **facts))
             return
         needs = table.provider == SERDE_PROVIDER
@@ -314,7 +314,7 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
         changes: dict[str, Any] = {"tableType": self._kind(MANAGED)} if (kind or before) == MANAGED else {}
         if stamp is not None:
             noted = {key: value for key, value in properties.items() if key != STAMP}
-            changes["properties"] = self._map({**noted, **({STAMP: stamp} if stamp else {})})
+            changes["properties"] = self._properties({**noted, **({STAMP: stamp} if stamp else {})})
         if changes:
             self._catalog.alterTable(self._case.copy(self._catalog.getTable(database, new_name), **changes))
 
@@ -382,7 +382,7 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
             bucketing=None if bucketing is None else _bucketing(bucketing),
             serde=self._serde(storage) if serde else {},
             options={k: v for k, v in storage["properties"].items() if k.lower() != "path"},
-            properties=facts["properties"],
+            properties=facts["properties"] | ({COLLATION: facts[COLLATION]} if facts.get(COLLATION) else {}),
             comment=facts["comment"],
             tracked=serde or facts["tracksPartitionsInCatalog"],
             created=facts["createTime"],
@@ -403,7 +403,7 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
             found,
             storage=storage,
             tableType=self._kind(table.kind),
-            properties=self._map(table.properties),
+            properties=self._properties(table.properties),
             comment=self._option(table.comment),
             tracksPartitionsInCatalog=table.tracked,
             stats=self._none(),
