@@ -660,6 +660,13 @@ def test_the_legacy_policy_casts_in_a_script(spark: SparkSession) -> None:
 @pytest.mark.usefixtures("legacy")
 def test_the_legacy_policy_casts_into_a_table_of_a_block(spark: SparkSession) -> None:
     spark.sql("CREATE TABLE t (a INT, c CHAR(3) DEFAULT 'd', p INT) USING parquet PARTITIONED BY (p)")
+    if spark.version < "4.1":  # It checks the policy before any rule can put the rows in order.
+        with twophase.transaction(spark):
+            spark.sql("INSERT INTO t VALUES ('3', 'x', '2')")
+            with pytest.raises(AnalysisException, match=r"(?i)legacy"):
+                spark.sql("INSERT INTO t VALUES ('3', 'x', '2')")
+        assert rows(spark, "SELECT p, a, c FROM t") == [(2, 3, "x  ")]
+        return
     with twophase.transaction(spark):
         for _ in range(2):
             spark.sql("INSERT INTO t VALUES ('3', 'x', '2')")
