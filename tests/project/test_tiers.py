@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 from scripts import generate_docs
+from tests.crash import loop_device
 from tests.project import source
 
 
@@ -22,6 +23,8 @@ def collected(expression: str) -> set[str]:
 def test_make_test_proves_each_promise() -> None:
     tests = {re.sub("^tests/|::.*(?=::)", "", test) for test in collected("promise and quick")}
     promises = [promise for promise in generate_docs.promises() if not promise.is_detail]
+    if not loop_device.can_mount():  # As root only; other tests of the topic look for what was synced.
+        promises = [promise for promise in promises if not promise.test.startswith("crash/test_cuts_inside.py")]
     proven = {(promise.topic, promise.sentence) for promise in promises if promise.test in tests}
     assert {(promise.topic, promise.sentence) for promise in promises} == proven
 

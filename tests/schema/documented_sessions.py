@@ -196,9 +196,10 @@ def _without_files(table: SessionTable) -> None:
     table.make()
 
 
-def _ten_digits(table: SessionTable) -> None:
-    with pytest.raises(CatalogError, match=r"ten digits.*'twophase\.alter' = 'rewrite'"):
-        table.take("ALTER COLUMN small TYPE DECIMAL(5, 0)")
+def _wider_decimals(table: SessionTable) -> None:
+    for column, digits, why in (("small", "5, 0", "ten digits"), ("money", "38, 4", "one decimal for another")):
+        with pytest.raises(CatalogError, match=rf"{why}.*'twophase\.alter' = 'rewrite'"):
+            table.take(f"ALTER COLUMN {column} TYPE DECIMAL({digits})")
 
 
 def _as_far_as_the_policy(table: SessionTable) -> None:
@@ -236,7 +237,8 @@ def _what_alter_does(table: SessionTable) -> None:
 #: What a cell says beside its first words, by these words.
 BESIDE: dict[str, Callable[[SessionTable], None]] = {
     "natively while it has no files": _without_files,
-    "a decimal needs ten digits before the point": _ten_digits,
+    "a decimal from integers needs ten digits before the point, and one of the same scale that gets more than 9, more "
+    "than 18, or more bytes beyond 18 digits is a rewrite": _wider_decimals,
     "as far as `promotion` goes": _as_far_as_the_policy,
     "a `CHAR` with a `DEFAULT` that old rows read is refused": _by_a_default,
     "until a column was renamed or dropped, in most tables also moved": _until_dropped,
