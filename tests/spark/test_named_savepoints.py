@@ -308,7 +308,7 @@ def test_the_command_line_creates_lists_restores_and_drops(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handle = twophase.attach(spark)
-    monkeypatch.setattr(commands.Context, "session", lambda self: handle)
+    monkeypatch.setattr(commands.Context, "session", lambda _, **__: handle)
 
     def run(*words: str, code: int = 0) -> Any:
         timeline = handle.timeline.display_url
@@ -336,7 +336,7 @@ def test_the_command_line_creates_lists_restores_and_drops(
 @pytest.mark.usefixtures("tables")
 def test_the_command_line_takes_a_transaction_back(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     handle = twophase.attach(spark)
-    monkeypatch.setattr(commands.Context, "session", lambda self: handle)
+    monkeypatch.setattr(commands.Context, "session", lambda _, **__: handle)
 
     def run(*words: str) -> Any:
         return CliRunner().invoke(commands.main, [*words, "--timeline", handle.timeline.display_url])
@@ -358,7 +358,7 @@ def test_the_versions_of_a_schema_are_listed_with_their_commits_as_far_as_they_a
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handle = twophase.attach(spark)
-    monkeypatch.setattr(commands.Context, "session", lambda self: handle)
+    monkeypatch.setattr(commands.Context, "session", lambda _, **__: handle)
     spark.sql("CREATE TABLE ice.db.u AS SELECT 1 AS id, 'a' AS name")
     spark.sql("ALTER TABLE ice.db.u RENAME COLUMN name TO label")
     spark.sql("ALTER TABLE ice.db.u ALTER COLUMN id TYPE BIGINT")
