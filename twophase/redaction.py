@@ -72,7 +72,7 @@ _OF_COLUMNS = frozenset(
 )
 
 
-#: Values that contain nothing, and names of quantities: a number there is none that somebody must not know.
+#: An empty value and a switch are no secret, whatever their name; nor is a number whose name is that of a quantity.
 _NO_SECRET = re.compile(r"(?i)\s*(?:true|false)?\s*")
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
 _QUANTITIES = frozenset("bits count days length limit max min ms rate ratio seconds size ttl".split())
